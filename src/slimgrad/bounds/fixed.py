@@ -1,0 +1,62 @@
+"""Bounds that stay as they are: Exact, Absolute, Relative.
+
+A fixed bound is a frozen value that answers one question, eps(rms): how far may a restored value be from the original.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from slimgrad.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Every bit comes back: gradients are identical to plain PyTorch."""
+
+    @property
+    def needs_rms(self) -> bool:
+        return False
+
+    def eps(self, rms: float) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Absolute:
+    """|restored - original| <= value for every element."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _check_positive("Absolute", self.value, "Absolute(0.01)")
+
+    @property
+    def needs_rms(self) -> bool:
+        return False
+
+    def eps(self, rms: float) -> float:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """|restored - original| <= rel * RMS of the tensor's non-zero values."""
+
+    rel: float
+
+    def __post_init__(self) -> None:
+        _check_positive("Relative", self.rel, "Relative(0.25)")
+
+    @property
+    def needs_rms(self) -> bool:
+        return True
+
+    def eps(self, rms: float) -> float:
+        return self.rel * rms
+
+
+def _check_positive(name: str, value: float, example: str) -> None:
+    if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+        raise ConfigError(f"{name} expected a positive finite number, got {value!r}; write {example}, or Exact() for no error")

@@ -1,0 +1,108 @@
+"""The codec layer: tensors to blobs and back. See base.py for the contract, docs/format.md for the bytes.
+
+    blob = codecs.encode(tensor, "nested", bound=slimgrad.Absolute(0.01), axis=1)
+    again = codecs.decode(blob)
+
+This file owns what is the same for every codec: looking one up, checking the tensor and the bound, flattening to memory
+order, and keeping the values raw when coding does not pay.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from slimgrad.codecs.base import Blob, Bound, Channels, Codec, Room
+from slimgrad.codecs.raw import Raw
+from slimgrad.errors import ConfigError, UnknownCodec
+
+__all__ = ["Blob", "Channels", "Codec", "decode", "encode", "get", "names"]
+
+CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (Raw,)}  # grows: one entry per file
+
+
+def names() -> list[str]:
+    """Return the names of all codecs."""
+    return list(CODECS)
+
+
+def get(codec: str | Codec) -> Codec:
+    """Return the codec of that name in its default configuration; a codec passes through."""
+    if isinstance(codec, Codec):
+        return codec
+    if codec not in CODECS:
+        raise UnknownCodec(codec, names())
+    return CODECS[codec]()
+
+
+def encode(
+    tensor: torch.Tensor,
+    codec: str | Codec = "nested",
+    bound: Bound | None = None,
+    axis: int | None = None,
+    room: Room | None = None,
+) -> Blob:
+    """Return `tensor` as a blob whose restored values meet `bound` (None: exact, which only lossless codecs give)."""
+    codec = get(codec)
+    _check(tensor, codec, bound)
+    flat, order = flatten(tensor)
+    channels = None if axis is None else channels_of(tensor, order, axis)
+    payload = codec.encode(flat, bound, channels, room or _fresh_bytes)
+    if payload.numel() >= flat.numel() * flat.element_size() and codec.name != "raw":
+        codec = Raw()
+        payload = codec.encode(flat, None, None, room or _fresh_bytes)
+    return Blob(codec.name, tensor.dtype, tuple(tensor.shape), order, payload)
+
+
+def decode(blob: Blob, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the restored tensor, in the memory layout of the original; `out` may give flat room for the values."""
+    if out is None:
+        out = torch.empty(blob.numel, dtype=blob.dtype, device=blob.payload.device)
+    get(blob.codec).decode(blob.payload, out)
+    return unflatten(out, blob.shape, blob.order)
+
+
+def flatten(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """Return the values in memory order without a copy where the tensor is dense, and the order of its dimensions."""
+    if tensor.is_contiguous():
+        return tensor.detach().reshape(-1), tuple(range(tensor.dim()))
+    stride = tensor.stride()
+    order = tuple(sorted(range(tensor.dim()), key=lambda d: -stride[d]))
+    return tensor.detach().permute(order).reshape(-1), order
+
+
+def unflatten(flat: torch.Tensor, shape: tuple[int, ...], order: tuple[int, ...]) -> torch.Tensor:
+    """Return the flat values as a tensor of that shape whose dimensions lie in memory in that order."""
+    permuted = flat.view([shape[d] for d in order])
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return permuted.permute(back)
+
+
+def channels_of(tensor: torch.Tensor, order: tuple[int, ...], axis: int) -> Channels:
+    """Return where the channel axis lies once the tensor is flattened in this order."""
+    axis = axis if axis >= 0 else axis + tensor.dim()
+    if not 0 <= axis < tensor.dim():
+        raise ConfigError(f"expected axis within the {tensor.dim()} dimensions of the tensor, got {axis}")
+    inner = 1
+    for dim in order[order.index(axis) + 1 :]:
+        inner *= tensor.shape[dim]
+    return Channels(tensor.shape[axis], inner)
+
+
+def _check(tensor: torch.Tensor, codec: Codec, bound: Bound | None) -> None:
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        kind = "quantised" if tensor.is_quantized else str(tensor.layout)
+        raise ConfigError(f"expected a dense tensor, got a {kind} one; pass tensor.to_dense() or tensor.dequantize()")
+    if codec.dtypes and tensor.dtype not in codec.dtypes:
+        allowed = ", ".join(sorted(str(dtype) for dtype in codec.dtypes))
+        raise ConfigError(
+            f"codec {codec.name!r} expected one of {allowed}, got {tensor.dtype}; use codec='raw' or a lossless codec"
+        )
+    if not codec.is_lossless and (bound is None or (not bound.needs_rms and bound.eps(1.0) == 0.0)):
+        raise ConfigError(
+            f"codec {codec.name!r} is lossy and needs a bound, got {bound!r}; pass bound=slimgrad.Absolute(0.01), "
+            "or a lossless codec such as 'zvc'"
+        )
+
+
+def _fresh_bytes(nbytes: int) -> torch.Tensor:
+    return torch.empty(nbytes, dtype=torch.uint8)
