@@ -1,0 +1,116 @@
+"""Every model of the lab trains: output fits target, every parameter gets a gradient, sizes are the published ones."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from slimgrad.errors import ConfigError
+from slimgrad.lab import models
+
+SMALL = {
+    "alexnet": ({"width": 0.125, "hidden": 32}, 67),
+    "vgg16": ({"width": 0.125, "hidden": 32, "pool": 1}, 32),
+    "vgg16_bn": ({"width": 0.125, "hidden": 32, "pool": 1}, 32),
+    "resnet18": ({"width": 0.125, "stem": "small"}, 32),
+    "resnet50": ({"width": 0.125}, 32),
+    "mobilenet": ({"width": 0.25}, 32),
+    "unet2d": ({"base": 8, "depth": 2}, 16),
+    "unet3d": ({"base": 4, "depth": 2}, 16),
+    "gpt": ({"width": 32, "depth": 2, "heads": 2}, 16),
+    "vit": ({"width": 32, "depth": 2, "heads": 2, "size": 32, "patch": 8}, 32),
+    "lstm": ({"width": 16}, 10),
+}
+PUBLISHED_PARAMETERS = {
+    "alexnet": 61_100_840,
+    "vgg16": 138_357_544,
+    "vgg16_bn": 138_365_992,
+    "resnet18": 11_689_512,
+    "resnet50": 25_557_032,
+    "mobilenet": 3_504_872,
+}
+
+
+def test_the_small_table_covers_every_model():
+    assert sorted(SMALL) == sorted(models.names())
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_every_parameter_gets_a_finite_gradient(name):
+    options, size = SMALL[name]
+    torch.manual_seed(0)
+    model = models.build(name, classes=5, **options)
+    inputs, target = models.example(name, batch=3, size=size, classes=5)
+    models.criterion(name)(model(inputs), target).backward()
+    for path, parameter in model.named_parameters():
+        assert parameter.grad is not None, path
+        assert parameter.grad.isfinite().all(), path
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_segments_are_modules_of_the_model_in_forward_order(name):
+    options, size = SMALL[name]
+    model = models.build(name, classes=5, **options)
+    called = []
+    segments = model.segments()
+    for i, segment in enumerate(segments):
+        segment.register_forward_hook(lambda *_, i=i: called.append(i))
+    model(models.example(name, batch=2, size=size, classes=5)[0])
+    assert called == list(range(len(segments)))
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED_PARAMETERS))
+def test_full_size_has_the_published_number_of_parameters(name):
+    with torch.device("meta"):
+        model = models.build(name)
+    assert sum(p.numel() for p in model.parameters()) == PUBLISHED_PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_default_input_goes_through_the_default_model(name):
+    with torch.device("meta"):
+        model = models.build(name)
+        shape = models.input_shape(name)
+        inputs = torch.zeros(2, *shape, dtype=torch.long if len(shape) == 1 else torch.float32)
+        assert model(inputs).shape[0] == 2
+
+
+def test_tied_gpt_shares_one_weight():
+    tied = models.build("gpt", classes=11, width=16, depth=1, heads=2, tied=True)
+    assert tied.head.weight is tied.tokens.weight
+    loose = models.build("gpt", classes=11, width=16, depth=1, heads=2)
+    assert loose.head.weight is not loose.tokens.weight
+
+
+def test_the_same_seed_gives_the_same_example():
+    first, again = models.example("resnet18", 2, 16), models.example("resnet18", 2, 16)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+@pytest.fixture
+def own_module(monkeypatch):
+    module = types.ModuleType("own_nets")
+    module.tiny = lambda classes=2: nn.Linear(4, classes)
+    module.shaped = lambda: nn.Linear(4, 2)
+    module.shaped.input_shape = (4,)
+    monkeypatch.setitem(sys.modules, "own_nets", module)
+
+
+def test_a_function_of_the_user_is_called_with_the_options(own_module):
+    assert models.build("own_nets:tiny", classes=7).out_features == 7
+    assert models.input_shape("own_nets:shaped") == (4,)
+
+
+def test_wrong_names_say_what_to_type(own_module):
+    with pytest.raises(ConfigError, match="resnet50.*'module:function'.*got 'resnet51'"):
+        models.build("resnet51")
+    with pytest.raises(ConfigError, match="set PYTHONPATH"):
+        models.build("own_nets:absent")
+    with pytest.raises(ConfigError, match="PYTHONPATH"):
+        models.build("no_such_module_here:net")
+    with pytest.raises(ConfigError, match=r"tiny.input_shape = \(3, 224, 224\)"):
+        models.input_shape("own_nets:tiny")
