@@ -1,0 +1,50 @@
+# make setup    virtual environment, dependencies, native library (every other target does this first)
+# make test     all tests, then the sanitizer corpus          make check   format, lint, types, tree gate
+# make demo     train a small network and show its codec table make bench   the codec table of docs/results
+# make docs     run the examples of README and docs           make size    lines per folder
+# make clean    remove what was built (the environment stays: rm -rf .venv)
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := build/native/.ready
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+.PHONY: setup native test asan check demo bench docs size clean
+setup native: $(READY)
+
+$(VENV)/.ready: pyproject.toml tools/setup.sh
+	PYTHON="$(PYTHON)" sh tools/setup.sh $(VENV)
+	touch $@
+
+$(READY): $(VENV)/.ready CMakeLists.txt $(wildcard csrc/*)
+	cmake -S . -B build/native -DCMAKE_INSTALL_PREFIX=src
+	cmake --build build/native --parallel 2 && cmake --install build/native
+	touch $@
+
+test: $(READY)
+	$(PY) -m pytest $(ARGS)
+	$(MAKE) --no-print-directory asan
+
+asan: $(READY)
+	if [ -f tests/csrc/run_asan.sh ]; then sh tests/csrc/run_asan.sh; else echo "no sanitizer corpus yet"; fi
+
+check: $(READY)
+	ruff format --check . && ruff check .
+	pyright
+	$(PY) tools/check_tree.py
+
+demo: $(READY)
+	$(PY) -m slimgrad.lab.demo
+
+bench: $(READY)
+	$(PY) bench/codecs.py --json docs/results/codecs.json --csv docs/results/codecs.csv
+
+docs: $(READY)
+	$(PY) -m pytest tests/test_docs.py
+
+size: $(READY)
+	$(PY) tools/size.py
+
+clean:
+	rm -rf build dist out .pytest_cache .ruff_cache .hypothesis
+	rm -f src/slimgrad/*slimgrad_native.*

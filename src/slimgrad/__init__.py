@@ -1,0 +1,32 @@
+"""slimgrad: PyTorch training in less memory, with activations kept compressed under an error bound.
+
+This file holds the public names and nothing else. Importing it compiles nothing and starts no device.
+"""
+
+from slimgrad import codecs
+from slimgrad.bounds.fixed import Absolute, Exact, Relative
+from slimgrad.errors import (
+    ChangedInPlace,
+    ConfigError,
+    CorruptPayload,
+    InternalError,
+    SlimgradError,
+    StorageFull,
+    UnknownCodec,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Absolute",
+    "ChangedInPlace",
+    "ConfigError",
+    "CorruptPayload",
+    "Exact",
+    "InternalError",
+    "Relative",
+    "SlimgradError",
+    "StorageFull",
+    "UnknownCodec",
+    "codecs",
+]
