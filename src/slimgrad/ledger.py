@@ -1,0 +1,246 @@
+"""What was saved, how small it became, how long that took: per module and role.
+
+The session records one event per saved or restored tensor; everything else here is arithmetic on those events:
+
+    record_pack      a tensor was coded
+    record_kept      a tensor stays as it is, with the reason
+    record_repeat    a storage that was already counted was saved again: plain PyTorch shares it, so it counts once
+    record_unpack    a coded tensor was restored
+    record_error     |error| / bound of a sampled tensor
+
+Recording is one append to a deque, which is safe from any thread and costs a fraction of a microsecond; the events are
+folded into sums when a step ends or a snapshot is asked for.
+
+Bytes in are those of the distinct storages that plain PyTorch would hold for backward. What is no activation (the
+reasons in NOT_ACTIVATIONS) is listed but is part of no ratio.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+
+SMALL = "below min_bytes"
+UNKNOWN = "not recognised"
+EXACT = "exact rule"
+PARAMETER = "parameter"
+BUFFER = "buffer"
+INPUT = "input kept by reference"
+NOT_ACTIVATIONS = frozenset({PARAMETER, BUFFER, INPUT})
+FOLD_AT = 1 << 14  # events that may wait when nobody ends the step
+
+_PACK, _KEPT, _REPEAT, _UNPACK, _ERROR = range(5)
+
+
+@dataclass(slots=True)
+class Coded:
+    """Sums over the coded tensors of one module and role."""
+
+    n: int = 0
+    nbytes_in: int = 0
+    nbytes_out: int = 0
+    encode_seconds: float = 0.0
+    n_unpacked: int = 0
+    decode_seconds: float = 0.0
+    worst_error: float = 0.0  # largest sampled |error| / bound; 0 where none was sampled
+    codecs: set[str] = field(default_factory=set)
+
+    def add(self, other: Coded) -> None:
+        self.n += other.n
+        self.nbytes_in += other.nbytes_in
+        self.nbytes_out += other.nbytes_out
+        self.encode_seconds += other.encode_seconds
+        self.n_unpacked += other.n_unpacked
+        self.decode_seconds += other.decode_seconds
+        self.worst_error = max(self.worst_error, other.worst_error)
+        self.codecs |= other.codecs
+
+
+@dataclass(slots=True)
+class Count:
+    """A number of tensors and their bytes."""
+
+    n: int = 0
+    nbytes: int = 0
+
+    def add(self, other: Count) -> None:
+        self.n += other.n
+        self.nbytes += other.nbytes
+
+
+@dataclass(slots=True)
+class Sums:
+    """Everything recorded over a step, or over all steps."""
+
+    coded: dict[tuple[str, str], Coded] = field(default_factory=dict)  # by module path and role
+    kept: dict[tuple[str, str, str, str], Count] = field(default_factory=dict)  # path, role, reason, detail
+    repeats: dict[tuple[str, str], Count] = field(default_factory=dict)
+
+    def add(self, other: Sums) -> None:
+        for key, coded in other.coded.items():
+            self.coded.setdefault(key, Coded()).add(coded)
+        for key, count in other.kept.items():
+            self.kept.setdefault(key, Count()).add(count)
+        for key, count in other.repeats.items():
+            self.repeats.setdefault(key, Count()).add(count)
+
+    def copy(self) -> Sums:
+        same = Sums()
+        same.add(self)
+        return same
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.coded or self.kept or self.repeats)
+
+    @property
+    def coded_in(self) -> int:
+        return sum(coded.nbytes_in for coded in self.coded.values())
+
+    @property
+    def coded_out(self) -> int:
+        return sum(coded.nbytes_out for coded in self.coded.values())
+
+    @property
+    def kept_activations(self) -> int:
+        """Bytes of activations that stay as they are."""
+        return sum(count.nbytes for (_, _, reason, _), count in self.kept.items() if reason not in NOT_ACTIVATIONS)
+
+    @property
+    def saved_in(self) -> int:
+        """Bytes of activations that plain PyTorch would hold for backward."""
+        return self.coded_in + self.kept_activations
+
+    @property
+    def saved_out(self) -> int:
+        """Bytes that are held instead."""
+        return self.coded_out + self.kept_activations
+
+    @property
+    def coded_ratio(self) -> float:
+        """Original / stored bytes over the coded tensors."""
+        return ratio(self.coded_in, self.coded_out)
+
+    @property
+    def saved_ratio(self) -> float:
+        """Original / stored bytes over all saved activations."""
+        return ratio(self.saved_in, self.saved_out)
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What a ledger held at one moment; it does not change any more."""
+
+    n_steps: int
+    total: Sums
+    last: Sums  # the last step in which anything was recorded
+
+
+class Ledger:
+    """Counts events and sums them up, by step and in all."""
+
+    def __init__(self) -> None:
+        self._events: deque[tuple] = deque()
+        self._lock = threading.Lock()
+        self._n_steps = 0
+        self._total = Sums()  # of the steps that have ended
+        self._last = Sums()
+        self._step = Sums()
+
+    def record_pack(
+        self, path: str, role: str, codec: str, nbytes_in: int, nbytes_out: int, seconds: float, n: int = 1
+    ) -> None:
+        """Note a coded tensor. A blob that replaces another first takes it back: n=-1, both sizes negative."""
+        self._note((_PACK, path, role, codec, nbytes_in, nbytes_out, seconds, n))
+
+    def record_kept(self, path: str, role: str, nbytes: int, reason: str, detail: str = "") -> None:
+        """Note a tensor that stays as it is; `detail` may name the function that saved it."""
+        self._note((_KEPT, path, role, nbytes, reason, detail))
+
+    def record_repeat(self, path: str, role: str, nbytes: int) -> None:
+        """Note that a storage which is already counted was saved again."""
+        self._note((_REPEAT, path, role, nbytes))
+
+    def record_unpack(self, path: str, role: str, seconds: float) -> None:
+        """Note a decoded tensor."""
+        self._note((_UNPACK, path, role, seconds))
+
+    def record_error(self, path: str, role: str, fraction: float) -> None:
+        """Note the worst |error| / bound found in a sampled tensor."""
+        self._note((_ERROR, path, role, fraction))
+
+    def next_step(self) -> None:
+        """End the step: what follows belongs to the next."""
+        self._fold()
+        with self._lock:
+            self._n_steps += 1
+            self._end_step()
+
+    def snapshot(self) -> Snapshot:
+        """Return copies of all sums."""
+        self._fold()
+        with self._lock:
+            total = self._total.copy()
+            total.add(self._step)
+            last = self._last if self._step.is_empty else self._step
+            return Snapshot(max(self._n_steps, 0 if total.is_empty else 1), total, last.copy())
+
+    def clear(self) -> None:
+        """Forget everything recorded so far."""
+        with self._lock:
+            self._events.clear()
+            self._n_steps = 0
+            self._total, self._last, self._step = Sums(), Sums(), Sums()
+
+    def _note(self, event: tuple) -> None:
+        self._events.append(event)
+        if len(self._events) > FOLD_AT:
+            self._fold()
+
+    def _end_step(self) -> None:
+        if not self._step.is_empty:
+            self._total.add(self._step)
+            self._last = self._step
+            self._step = Sums()
+
+    def _fold(self) -> None:
+        with self._lock:
+            events = self._events
+            for _ in range(
+                len(events)
+            ):  # at least; an event that another thread adds meanwhile waits for the next fold
+                _fold_event(self._step, events.popleft())
+
+
+def ratio(nbytes_in: int, nbytes_out: int) -> float:
+    """Return original / stored bytes; 1.0 where there is nothing."""
+    if nbytes_in == 0:
+        return 1.0
+    return nbytes_in / nbytes_out if nbytes_out else float("inf")
+
+
+def _fold_event(sums: Sums, event: tuple) -> None:
+    kind, path, role = event[:3]
+    if kind == _KEPT:
+        _, _, _, nbytes, reason, detail = event
+        sums.kept.setdefault((path, role, reason, detail), Count()).add(Count(1, nbytes))
+        return
+    if kind == _REPEAT:
+        sums.repeats.setdefault((path, role), Count()).add(Count(1, event[3]))
+        return
+    coded = sums.coded.get((path, role))
+    if coded is None:
+        coded = sums.coded[path, role] = Coded()
+    if kind == _PACK:
+        _, _, _, codec, nbytes_in, nbytes_out, seconds, n = event
+        coded.n += n
+        coded.nbytes_in += nbytes_in
+        coded.nbytes_out += nbytes_out
+        coded.encode_seconds += seconds
+        coded.codecs.add(codec)
+    elif kind == _UNPACK:
+        coded.n_unpacked += 1
+        coded.decode_seconds += event[3]
+    else:
+        coded.worst_error = max(coded.worst_error, event[3])
