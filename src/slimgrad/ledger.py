@@ -7,6 +7,7 @@ The session records one event per saved or restored tensor; everything else here
     record_repeat    a storage that was already counted was saved again: plain PyTorch shares it, so it counts once
     record_unpack    a coded tensor was restored
     record_error     |error| / bound of a sampled tensor
+    record_skipped   a forward was not recorded at all, with the reason
 
 Recording is one append to a deque, which is safe from any thread and costs a fraction of a microsecond; the events are
 folded into sums when a step ends or a snapshot is asked for.
@@ -28,9 +29,10 @@ PARAMETER = "parameter"
 BUFFER = "buffer"
 INPUT = "input kept by reference"
 NOT_ACTIVATIONS = frozenset({PARAMETER, BUFFER, INPUT})
+NO_GRAD = "gradients were off"
 FOLD_AT = 1 << 14  # events that may wait when nobody ends the step
 
-_PACK, _KEPT, _REPEAT, _UNPACK, _ERROR = range(5)
+_PACK, _KEPT, _REPEAT, _UNPACK, _ERROR, _SKIPPED = range(6)
 
 
 @dataclass(slots=True)
@@ -76,6 +78,7 @@ class Sums:
     coded: dict[tuple[str, str], Coded] = field(default_factory=dict)  # by module path and role
     kept: dict[tuple[str, str, str, str], Count] = field(default_factory=dict)  # path, role, reason, detail
     repeats: dict[tuple[str, str], Count] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)  # forward calls by the reason
 
     def add(self, other: Sums) -> None:
         for key, coded in other.coded.items():
@@ -84,6 +87,8 @@ class Sums:
             self.kept.setdefault(key, Count()).add(count)
         for key, count in other.repeats.items():
             self.repeats.setdefault(key, Count()).add(count)
+        for reason, n in other.skipped.items():
+            self.skipped[reason] = self.skipped.get(reason, 0) + n
 
     def copy(self) -> Sums:
         same = Sums()
@@ -92,6 +97,7 @@ class Sums:
 
     @property
     def is_empty(self) -> bool:
+        """Whether no saved tensor was recorded."""
         return not (self.coded or self.kept or self.repeats)
 
     @property
@@ -170,6 +176,10 @@ class Ledger:
         """Note the worst |error| / bound found in a sampled tensor."""
         self._note((_ERROR, path, role, fraction))
 
+    def record_skipped(self, reason: str = NO_GRAD) -> None:
+        """Note a forward of an attached module in which nothing was recorded."""
+        self._note((_SKIPPED, "", "", reason))
+
     def next_step(self) -> None:
         """End the step: what follows belongs to the next."""
         self._fold()
@@ -199,10 +209,10 @@ class Ledger:
             self._fold()
 
     def _end_step(self) -> None:
+        self._total.add(self._step)
         if not self._step.is_empty:
-            self._total.add(self._step)
             self._last = self._step
-            self._step = Sums()
+        self._step = Sums()
 
     def _fold(self) -> None:
         with self._lock:
@@ -228,6 +238,9 @@ def _fold_event(sums: Sums, event: tuple) -> None:
         return
     if kind == _REPEAT:
         sums.repeats.setdefault((path, role), Count()).add(Count(1, event[3]))
+        return
+    if kind == _SKIPPED:
+        sums.skipped[event[3]] = sums.skipped.get(event[3], 0) + 1
         return
     coded = sums.coded.get((path, role))
     if coded is None:

@@ -1,8 +1,8 @@
 """Where bytes live: coded tensors in an arena, decoded ones in pooled buffers. Storage knows only bytes.
 
-    pages      lazily touched memory straight from the system
-    arena      coded tensors; whoever holds the Slot owns the bytes
-    buffers    room to decode into, reused for ever
+pages      lazily touched memory straight from the system
+arena      coded tensors; whoever holds the Slot owns the bytes
+buffers    room to decode into, reused for ever
 """
 
 from slimgrad.storage.arena import Arena, Slot
