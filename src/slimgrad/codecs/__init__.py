@@ -12,12 +12,13 @@ from __future__ import annotations
 import torch
 
 from slimgrad.codecs.base import Blob, Bound, Channels, Codec, Room
+from slimgrad.codecs.nested import Nested
 from slimgrad.codecs.raw import Raw
 from slimgrad.errors import ConfigError, UnknownCodec
 
 __all__ = ["Blob", "Channels", "Codec", "decode", "encode", "get", "names"]
 
-CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (Raw,)}  # grows: one entry per file
+CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (Raw, Nested)}  # grows: one entry per file
 
 
 def names() -> list[str]:
@@ -47,10 +48,10 @@ def encode(
     flat, order = flatten(tensor)
     channels = None if axis is None else channels_of(tensor, order, axis)
     payload = codec.encode(flat, bound, channels, room or _fresh_bytes)
-    if payload.numel() >= flat.numel() * flat.element_size() and codec.name != "raw":
+    if payload is None or payload.numel() >= flat.numel() * flat.element_size():
         codec = Raw()
         payload = codec.encode(flat, None, None, room or _fresh_bytes)
-    return Blob(codec.name, tensor.dtype, tuple(tensor.shape), order, payload)
+    return Blob(codec.name, tensor.dtype, tuple(tensor.shape), order, payload, codec.eps_of(payload))
 
 
 def decode(blob: Blob, out: torch.Tensor | None = None) -> torch.Tensor:

@@ -3,7 +3,7 @@
 A codec turns the values of one tensor into bytes and back. It sees a flat, contiguous run of values in memory order and
 knows nothing of shapes, roles or storage:
 
-    encode(flat, bound, channels, room) -> payload      payload is room(n)[:used], one-dimensional uint8
+    encode(flat, bound, channels, room) -> payload      payload is room(n)[:used], one-dimensional uint8; None: keep raw
     decode(payload, out) -> None                        fills `out`, flat and contiguous, of the original dtype and length
 
 Laws, each tested for every codec by tests/contracts.py:
@@ -58,13 +58,17 @@ class Codec:
 
     def encode(
         self, flat: torch.Tensor, bound: Bound | None, channels: Channels | None, room: Room
-    ) -> torch.Tensor:
-        """Return the payload: a prefix of what `room` gave."""
+    ) -> torch.Tensor | None:
+        """Return the payload, a prefix of what `room` gave; None when the values had better stay raw."""
         raise NotImplementedError
 
     def decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """Fill `out` from the payload."""
         raise NotImplementedError
+
+    def eps_of(self, payload: torch.Tensor) -> float:
+        """Return the largest error that the payload's values can have; lossy codecs record it."""
+        return 0.0
 
 
 @dataclass(slots=True)
@@ -76,6 +80,7 @@ class Blob:
     shape: tuple[int, ...]
     order: tuple[int, ...]  # dimensions from slowest to fastest in memory
     payload: torch.Tensor  # uint8, one-dimensional
+    eps: float = 0.0  # the largest error a restored value can have
 
     @property
     def numel(self) -> int:

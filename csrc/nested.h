@@ -1,0 +1,50 @@
+// What the nested code's parts share: the block index, the scratch of one block, and the per-ISA entry points.
+#pragma once
+
+#include <cstdint>
+
+#include "slimgrad.h"
+
+namespace slimgrad {
+
+constexpr int kGroup = 64;                               // values per mask word
+constexpr int kGroups = SLIMGRAD_BLOCK / kGroup;         // mask words per block
+constexpr int kMaxPlanes = SLIMGRAD_MAX_LEVELS + 1;      // one per level and the escape plane
+constexpr int kPlaneNbytes = kGroups * 8;                // a full plane
+constexpr int kBodySlack = 64;                           // bit reader and writer touch at most this much beyond the end
+// plane 0 full, sign, rice and unary planes at most as long, and every value escaped
+constexpr int kBlockNbytesMax =
+    (kMaxPlanes + 1 + SLIMGRAD_MAX_RICE) * (kPlaneNbytes + 4) + SLIMGRAD_BLOCK * 4 + kBodySlack;
+
+enum BlockKind : uint8_t { kNonNegative = 0, kSigned = 1, kRaw = 2 };
+
+struct BlockEntry {      // little-endian, 8 bytes, one per block in front of the blocks
+  uint32_t offset;       // of the block's first byte behind the index, in units of 4 bytes
+  uint8_t kind;          // BlockKind
+  uint8_t planes;        // unary planes that are not empty, the escape plane included
+  uint16_t escapes;      // values kept exactly
+};
+static_assert(sizeof(BlockEntry) == 8);
+
+struct BlockMasks {                         // 64 KiB: one block's planes, before packing and after unpacking
+  uint64_t plane[kMaxPlanes][kGroups];
+  uint64_t sign[kGroups];
+  uint64_t low[SLIMGRAD_MAX_RICE][kGroups];
+};
+
+struct NestedCode : slimgrad_nested {
+  const float* inverse;  // 1 / scale by channel, AFFINE encoders only
+};
+
+struct NestedKernels {
+  // x: the block's first value; first: its number in the tensor. Returns bytes written to out (kBlockNbytesMax of room).
+  int64_t (*encode)(const void* x, int64_t first, int count, const NestedCode& code, BlockMasks& masks, uint8_t* out,
+                    BlockEntry& entry);
+  // body: the block's bytes, readable to kBodySlack beyond. Returns false when they are not what an encoder writes.
+  bool (*decode)(const uint8_t* body, int64_t nbytes, const BlockEntry& entry, int64_t first, int count,
+                 const NestedCode& code, BlockMasks& masks, void* out);
+};
+
+inline int itemsize(int dtype) { return dtype == SLIMGRAD_FLOAT32 ? 4 : 2; }
+
+}  // namespace slimgrad

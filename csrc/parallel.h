@@ -1,0 +1,50 @@
+// Running one function on several threads, without a thread pool of our own.
+//
+// Note [Whose threads]
+// torch's intra-op pool is an OpenMP runtime whose idle threads spin for a while. A second pool would fight them for the
+// same cores (docs/decisions/0002-threads.md has the measurement), so the loader passes us the GOMP_parallel of the
+// runtime that torch has already loaded, and our work runs on torch's own threads.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace slimgrad {
+
+void use_pool(void* gomp_parallel);
+
+// Call work(data) on up to `threads` threads at once and return when all calls have returned.
+void run_parallel(int threads, void (*work)(void*), void* data);
+
+// IEEE defaults (no flush-to-zero, round to nearest) while alive: the same bytes whatever the caller's settings.
+class DefaultFloats {
+ public:
+  DefaultFloats();
+  ~DefaultFloats();
+  DefaultFloats(const DefaultFloats&) = delete;
+  DefaultFloats& operator=(const DefaultFloats&) = delete;
+
+ private:
+  alignas(16) unsigned char saved_[64];
+};
+
+// Call body(i) for i in [0, count), dealt out to threads in order, under IEEE defaults. body returns false to stop all.
+template <class Body>
+bool for_each_block(int64_t count, int threads, Body body) {
+  struct Shared {
+    Body* body;
+    int64_t count;
+    std::atomic<int64_t> next{0};
+    std::atomic<bool> ok{true};
+  } shared{&body, count};
+  auto work = [](void* data) {
+    auto* s = static_cast<Shared*>(data);
+    DefaultFloats guard;
+    for (int64_t i; s->ok.load(std::memory_order_relaxed) && (i = s->next.fetch_add(1)) < s->count;)
+      if (!(*s->body)(i)) s->ok.store(false);
+  };
+  run_parallel(count < threads ? static_cast<int>(count) : threads, work, &shared);
+  return shared.ok.load();
+}
+
+}  // namespace slimgrad

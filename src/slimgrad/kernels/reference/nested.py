@@ -1,0 +1,272 @@
+"""nested in plain torch: the specification of csrc/nested.* and of docs/format.md.
+
+A body is an index (8 bytes per block of 16,384 values) and the blocks. Everything here works on one block at a time with
+boolean planes, in the order in which the bytes lie; nothing is tuned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from slimgrad.errors import CorruptPayload
+
+BLOCK = 16384  # values that share an index entry: small enough for a first-level cache, large enough to hide its header
+GROUP = 64  # values per mask word
+AFFINE, MIDDLE = 1, 2  # flags
+MAX_LEVELS, MAX_RICE = 15, 12
+NON_NEGATIVE, SIGNED, RAW = 0, 1, 2  # block kinds
+ENTRY = struct.Struct("<IBBH")  # offset in units of 4 bytes, kind, planes, escapes
+
+
+class NestedCode(NamedTuple):
+    """What a body's bytes mean; docs/format.md has the header that carries it."""
+
+    flags: int
+    levels: int  # K
+    rice: int  # low-order bits stored plain
+    channels: int  # value i belongs to channel (i // inner) % channels
+    inner: int
+    thresholds: torch.Tensor | None = None  # float32, K + 1, rising; when rice is 0
+    values: torch.Tensor | None = None  # float32, K
+    scale: torch.Tensor | None = None  # float32 per channel; AFFINE only
+    centre: torch.Tensor | None = None
+
+
+class _Planes(NamedTuple):
+    unary: list[torch.Tensor]  # boolean, one per non-empty plane, the escape plane last
+    sign: torch.Tensor
+    low: list[torch.Tensor]
+    kind: int
+
+
+@contextlib.contextmanager
+def ieee_floats() -> Iterator[None]:
+    """Switch flush-to-zero off, as the compiled kernels do, so that the smallest values are seen."""
+    is_flushing = bool((torch.tensor([1e-45]) * 1.0 == 0.0).item())
+    if is_flushing:
+        torch.set_flush_denormal(False)
+    try:
+        yield
+    finally:
+        if is_flushing:
+            torch.set_flush_denormal(True)
+
+
+def nested_encode(flat: torch.Tensor, code: NestedCode, out: torch.Tensor) -> int:
+    """Write index and blocks of `flat` into `out` (uint8) and return how many bytes they take."""
+    index, blocks, offset = b"", [], 0
+    with ieee_floats():
+        for first in range(0, flat.numel(), BLOCK):
+            x = flat[first : first + BLOCK]
+            planes = _quantize(x, first, code)
+            body, escapes = _pack(x, planes, code)
+            raw_nbytes = -(-x.numel() * x.element_size() // 4) * 4
+            if len(body) < raw_nbytes:
+                index += ENTRY.pack(offset // 4, planes.kind, len(planes.unary), escapes)
+            else:
+                index += ENTRY.pack(offset // 4, RAW, 0, 0)
+                body = _padded(x.view(torch.uint8).numpy().tobytes())
+            blocks.append(body)
+            offset += len(body)
+    data = index + b"".join(blocks)
+    out[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    return len(data)
+
+
+def nested_decode(body: torch.Tensor, code: NestedCode, out: torch.Tensor) -> None:
+    """Fill `out` from index and blocks, or raise CorruptPayload."""
+    data = body.numpy().tobytes()
+    count = -(-out.numel() // BLOCK)
+    if len(data) < count * ENTRY.size:
+        raise CorruptPayload(f"nested: expected an index of {count * ENTRY.size} bytes, got {len(data)}")
+    entries = [ENTRY.unpack_from(data, ENTRY.size * i) for i in range(count)]
+    blocks = data[count * ENTRY.size :]
+    ends = [entry[0] * 4 for entry in entries[1:]] + [len(blocks)]
+    with ieee_floats():
+        for i, (entry, end) in enumerate(zip(entries, ends, strict=True)):
+            here = out[i * BLOCK : (i + 1) * BLOCK]
+            start = entry[0] * 4
+            if start > end or end > len(blocks):
+                raise CorruptPayload(f"nested: block {i} lies at bytes {start} to {end} of {len(blocks)}")
+            _decode_block(blocks[start:end], entry, i * BLOCK, code, here)
+
+
+def _quantize(x: torch.Tensor, first: int, code: NestedCode) -> _Planes:
+    """Return the planes of one block. `above` is "not <=", so that NaN counts as above everything."""
+    y = x.to(torch.float32)
+    sign = torch.signbit(y)
+    nonzero = ~(y.abs() <= 0)
+    if code.flags & AFFINE:
+        assert code.scale is not None and code.centre is not None
+        channel = _channels(first, x.numel(), code)
+        if code.flags & MIDDLE:
+            y = y - code.centre[channel]
+            sign = torch.signbit(y)
+        magnitude = y.abs() * (1.0 / code.scale)[channel]
+    else:
+        magnitude = y.abs()
+    if code.flags & MIDDLE:
+        kind = SIGNED
+        start = ~(magnitude <= (0.5 if code.rice else float(_table(code.thresholds)[0])))
+    else:
+        kind = SIGNED if bool((sign & nonzero).any()) else NON_NEGATIVE
+        start = nonzero if code.flags & AFFINE else ~(magnitude <= float(_table(code.thresholds)[0]))
+    unary, low = _rice(magnitude, start, code) if code.rice else (_unary(magnitude, start, code), [])
+    return _Planes(unary, sign, low, kind)
+
+
+def _unary(magnitude: torch.Tensor, plane: torch.Tensor, code: NestedCode) -> list[torch.Tensor]:
+    planes = []
+    for threshold in [*_table(code.thresholds)[1:].tolist(), math.inf]:
+        if not plane.any():
+            break
+        planes.append(plane)
+        plane = plane & ~(magnitude <= threshold)
+    return planes
+
+
+def _rice(magnitude: torch.Tensor, start: torch.Tensor, code: NestedCode) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Split the integer code of each value into a quotient, in unary, and `rice` plain low-order bits."""
+    limit = float(code.levels << code.rice)
+    shifted = magnitude - 0.5 if code.flags & MIDDLE else magnitude
+    escape = start & ~(shifted < limit)
+    integer = torch.where(start & ~escape, shifted, 0.0).to(torch.int32)
+    low = [(integer >> bit & 1).bool() for bit in range(code.rice)]
+    quotient = integer >> code.rice
+    planes, plane = [], start
+    for j in range(1, code.levels + 2):
+        if not plane.any():
+            break
+        planes.append(plane)
+        plane = plane & (escape | (quotient >= j) if j < code.levels else escape)
+    return planes, low
+
+
+def _pack(x: torch.Tensor, planes: _Planes, code: NestedCode) -> tuple[bytes, int]:
+    """Return one block's bytes and its number of escapes."""
+    if not planes.unary:
+        return b"", 0
+    first = planes.unary[0]
+    words = torch.zeros(-(-x.numel() // GROUP) * GROUP, dtype=torch.bool)
+    words[: x.numel()] = first
+    body = _bits(words)
+    if planes.kind == SIGNED:
+        body += _bits(planes.sign[first])
+    for plane in planes.low:
+        body += _bits(plane[first])
+    for before, plane in zip(planes.unary, planes.unary[1:], strict=False):
+        body += _bits(plane[before])
+    if len(planes.unary) <= code.levels:
+        return body, 0
+    escaped = x[planes.unary[code.levels]]
+    return body + _padded(escaped.contiguous().view(torch.uint8).numpy().tobytes()), escaped.numel()
+
+
+def _decode_block(data: bytes, entry: tuple[int, int, int, int], first: int, code: NestedCode, out: torch.Tensor) -> None:
+    _, kind, n_planes, n_escapes = entry
+    reader = _Reader(data)
+    if kind == RAW:
+        if n_planes or n_escapes:
+            raise CorruptPayload("nested: a raw block has neither planes nor escapes")
+        out.view(torch.uint8).copy_(reader.take(out.numel() * out.element_size()))
+        return
+    if kind > RAW or n_planes > code.levels + 1 or (n_planes == 0 and n_escapes):
+        raise CorruptPayload(f"nested: unknown block (kind {kind}, {n_planes} planes, {n_escapes} escapes)")
+    unary, sign, low = _unpack(reader, kind, n_planes, code, out.numel())
+    y = _levels(unary, low, code, out.numel())
+    if code.flags & AFFINE:
+        assert code.scale is not None and code.centre is not None
+        channel = _channels(first, out.numel(), code)
+        y = y * code.scale[channel]
+        y = torch.where(sign, -y, y)
+        y = y + code.centre[channel] if code.flags & MIDDLE else y
+    else:
+        y = torch.where(sign, -y, y)
+    limit = torch.finfo(out.dtype).max
+    out.copy_(y.clamp(-limit, limit) if out.dtype != torch.float32 else y)
+    escaped = unary[code.levels] if n_planes > code.levels else torch.zeros(out.numel(), dtype=torch.bool)
+    if int(escaped.sum()) != n_escapes:
+        raise CorruptPayload(f"nested: expected {n_escapes} escapes, got {int(escaped.sum())}")
+    if n_escapes:
+        out[escaped] = reader.take(n_escapes * out.element_size()).clone().view(out.dtype)
+
+
+def _unpack(
+    reader: _Reader, kind: int, n_planes: int, code: NestedCode, n: int
+) -> tuple[list[torch.Tensor], torch.Tensor, list[torch.Tensor]]:
+    nothing = torch.zeros(n, dtype=torch.bool)
+    if n_planes == 0:
+        return [], nothing, []
+    words = reader.bits(-(-n // GROUP) * GROUP)
+    if words[n:].any():
+        raise CorruptPayload("nested: plane 0 is set beyond the last value")
+    first = words[:n]
+    sign = reader.scatter(first) if kind == SIGNED else nothing
+    low = [reader.scatter(first) for _ in range(code.rice)]
+    unary = [first]
+    for _ in range(1, n_planes):
+        unary.append(reader.scatter(unary[-1]))
+    return unary, sign, low
+
+
+def _levels(unary: list[torch.Tensor], low: list[torch.Tensor], code: NestedCode, n: int) -> torch.Tensor:
+    y = torch.zeros(n)
+    if not unary:
+        return y
+    if not code.rice:
+        for plane, value in zip(unary, _table(code.values).tolist(), strict=False):
+            y[plane] = value
+        return y
+    y[unary[0]] = 1.0 if code.flags & MIDDLE else 0.5
+    for bit, plane in enumerate(low):
+        y += plane * float(1 << bit)
+    for plane in unary[1 : code.levels]:
+        y += plane * float(1 << code.rice)
+    return y
+
+
+class _Reader:
+    """Takes a block's bytes from the front, and refuses to run beyond them."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        self._at = 0
+
+    def take(self, nbytes: int) -> torch.Tensor:
+        if self._at + nbytes > self._data.numel():
+            raise CorruptPayload(f"nested: a block needs {self._at + nbytes} bytes, got {self._data.numel()}")
+        self._at += nbytes
+        return self._data[self._at - nbytes : self._at]
+
+    def bits(self, count: int) -> torch.Tensor:
+        packed = self.take(-(-count // 32) * 4).numpy()
+        return torch.from_numpy(np.unpackbits(packed, bitorder="little")[:count].astype(bool))
+
+    def scatter(self, where: torch.Tensor) -> torch.Tensor:
+        plane = torch.zeros_like(where)
+        plane[where] = self.bits(int(where.sum()))
+        return plane
+
+
+def _channels(first: int, n: int, code: NestedCode) -> torch.Tensor:
+    return torch.arange(first, first + n) // code.inner % code.channels
+
+
+def _table(table: torch.Tensor | None) -> torch.Tensor:
+    assert table is not None
+    return table
+
+
+def _bits(plane: torch.Tensor) -> bytes:
+    return _padded(np.packbits(plane.numpy(), bitorder="little").tobytes())
+
+
+def _padded(data: bytes) -> bytes:
+    return data + b"\0" * (-len(data) % 4)
