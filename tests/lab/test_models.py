@@ -106,7 +106,7 @@ def test_a_function_of_the_user_is_called_with_the_options(own_module):
 
 
 def test_wrong_names_say_what_to_type(own_module):
-    with pytest.raises(ConfigError, match="resnet50.*'module:function'.*got 'resnet51'"):
+    with pytest.raises(ConfigError, match=r"resnet50.*'module:function'.*got 'resnet51'"):
         models.build("resnet51")
     with pytest.raises(ConfigError, match="set PYTHONPATH"):
         models.build("own_nets:absent")

@@ -1,8 +1,8 @@
 """Convolutional classifiers: AlexNet, VGG-16, ResNet-18/50, and a MobileNet of inverted residuals.
 
 Layer for layer the published architectures, with in-place ReLU as most users have it; `width` scales every channel
-count, so that the same shape of graph also runs in a test of seconds. Weights get torch's default initialisation, except
-where depth needs He's.
+count, so that the same shape of graph also runs in a test of seconds. Weights get torch's default initialisation,
+except where depth needs He's.
 """
 
 from __future__ import annotations
