@@ -1,0 +1,77 @@
+"""Shows the rows of the codec bench: a table for people, JSON and CSV for programs, all with the same numbers."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from itertools import groupby
+from pathlib import Path
+
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from slimgrad.lab.codec_bench import Row
+
+LEGEND = (
+    "ratio: original / stored bytes. encode, decode: speed in multiples of memcpy. error/bound: worst over all values, "
+    "at most 1 if the bound holds. signs, zeros: share that came back. step: 2 x bound, in RMS of the non-zero values."
+)
+
+
+def table(rows: list[Row]) -> Group:
+    """Return one table per sample, in the order of the rows."""
+    tables = [_table(list(group)) for _, group in groupby(rows, key=lambda row: row.sample)]
+    return Group(*(Padding(shown, (0, 0, 1, 0)) for shown in tables), Text(LEGEND, style="dim"))
+
+
+def _table(rows: list[Row]) -> Table:
+    first = rows[0]
+    title = f"{first.sample}: {first.nbytes / 2**20:.1f} MiB {first.dtype}, memcpy {first.memcpy_gb_per_s:.1f} GB/s"
+    shown = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    shown.add_column("step", justify="right")
+    shown.add_column("codec")
+    for name in ("ratio", "bits", "encode", "decode", "error/bound", "signs", "zeros"):
+        shown.add_column(name, justify="right")
+    for row in rows:
+        shown.add_row(
+            "exact" if row.step is None else f"{row.step:g}",
+            row.codec,
+            f"{row.ratio:.1f}x",
+            f"{row.bits_per_value:.2f}",
+            f"{row.encode_speed:.2f}",
+            f"{row.decode_speed:.2f}",
+            f"{row.worst_error:.3f}",
+            _share(row.signs_kept),
+            _share(row.zeros_kept),
+        )
+    return shown
+
+
+def _share(share: float | None) -> str:
+    """Return a percentage; 100 % only where nothing at all was lost."""
+    if share is None:
+        return "-"
+    return "100 %" if share == 1.0 else f"{min(share, 0.9999):.2%}".replace("%", " %")
+
+
+def write_json(path: Path, rows: list[Row], machine: dict[str, str]) -> None:
+    """Write the machine and all rows."""
+    payload = {"machine": machine, "rows": [_record(row) for row in rows]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(payload, indent=1) + "\n")
+
+
+def write_csv(path: Path, rows: list[Row]) -> None:
+    """Write the rows with a header line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in dataclasses.fields(Row)] + ["ratio"])
+        writer.writeheader()
+        writer.writerows(_record(row) for row in rows)
+
+
+def _record(row: Row) -> dict[str, object]:
+    return {**dataclasses.asdict(row), "ratio": row.ratio}
