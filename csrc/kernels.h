@@ -1,6 +1,7 @@
 // The kernels of one instruction set, as a table. Each kernels_*.cpp is compiled with that set's flags and fills one.
 #pragma once
 
+#include "lossless.h"
 #include "nested.h"
 
 #if defined(__x86_64__) || defined(_M_X64)
@@ -13,6 +14,7 @@ struct Kernels {
   const char* name;
   NestedKernels nested;
   void (*moments)(const void* x, int64_t count, int dtype, double* sums);  // adds count, non-zeros, sum, squares
+  LosslessKernels lossless;
 };
 
 extern const Kernels portable_kernels;

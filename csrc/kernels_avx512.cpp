@@ -1,19 +1,23 @@
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "bitstream.h"
 #include "isa_avx512.h"
 #include "kernels.h"
+#include "words_avx512.h"
 
 namespace slimgrad {
 namespace {
 
 #include "nested.inc"
 #include "moments.inc"
+#include "sparse.inc"
+#include "bits.inc"
 
 }  // namespace
 
 extern const Kernels avx512_kernels;
-const Kernels avx512_kernels = {"avx512", {encode_any<Avx512>, decode_any<Avx512>}, moments_any<Avx512>};
+const Kernels avx512_kernels = {"avx512", {encode_any<Avx512>, decode_any<Avx512>}, moments_any<Avx512>, lossless_kernels<Avx512Words>()};
 
 }  // namespace slimgrad

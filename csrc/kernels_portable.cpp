@@ -1,19 +1,23 @@
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "bitstream.h"
 #include "isa_portable.h"
 #include "kernels.h"
+#include "words_portable.h"
 
 namespace slimgrad {
 namespace {
 
 #include "nested.inc"
 #include "moments.inc"
+#include "sparse.inc"
+#include "bits.inc"
 
 }  // namespace
 
 extern const Kernels portable_kernels;
-const Kernels portable_kernels = {"portable", {encode_any<Portable>, decode_any<Portable>}, moments_any<Portable>};
+const Kernels portable_kernels = {"portable", {encode_any<Portable>, decode_any<Portable>}, moments_any<Portable>, lossless_kernels<PortableWords>()};
 
 }  // namespace slimgrad

@@ -8,6 +8,7 @@
 
 namespace slimgrad {
 
+constexpr int kWindowStep = 2048;                           // indices turned into offsets at a time
 constexpr int kWordGroups = SLIMGRAD_BLOCK / 64;            // mask words per block
 constexpr int kMaxTokens = SLIMGRAD_BLOCK;                  // rle: no run is shorter than one word
 constexpr int kMaxRun = 128;                                // words that one token can stand for
@@ -36,5 +37,17 @@ struct LosslessKernels {
   bool (*pack_bits)(const int64_t* values, int count, int nbits, uint8_t* out);
   bool (*unpack_bits)(const uint8_t* in, int nbits, int64_t* values, int count);
 };
+
+inline int64_t word_blocks(int64_t n) { return (n + SLIMGRAD_BLOCK - 1) / SLIMGRAD_BLOCK; }
+
+inline int words_in_block(int64_t n, int64_t block) {
+  const int64_t left = n - block * SLIMGRAD_BLOCK;
+  return left < SLIMGRAD_BLOCK ? static_cast<int>(left) : static_cast<int>(SLIMGRAD_BLOCK);
+}
+
+inline int64_t bits_nbytes(int64_t n, int nbits) { return (n * nbits + 7) / 8; }
+
+// The kernels for words of this size, or null when there is no such word.
+const WordKernels* word_kernels(int64_t n, int32_t size);
 
 }  // namespace slimgrad

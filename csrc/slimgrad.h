@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-enum { SLIMGRAD_CORRUPT = -1, SLIMGRAD_NO_ROOM = -2, SLIMGRAD_BAD_ARGUMENT = -3 };
+enum { SLIMGRAD_CORRUPT = -1, SLIMGRAD_NO_ROOM = -2, SLIMGRAD_BAD_ARGUMENT = -3, SLIMGRAD_UNSUITED = -4 };
 enum { SLIMGRAD_FLOAT32 = 0, SLIMGRAD_FLOAT16 = 1, SLIMGRAD_BFLOAT16 = 2 };
 
 /* ---- which kernels run -------------------------------------------------------------------------------------------- */
@@ -67,6 +67,49 @@ SLIMGRAD_API int64_t slimgrad_moments(const void* x, int64_t n, int32_t dtype, i
  * rounding, `reach` steps from the centre; *eps is the largest. SLIMGRAD_BAD_ARGUMENT when float32 has no room for them. */
 SLIMGRAD_API int64_t slimgrad_channel_scales(const double* sums, int64_t channels, int32_t dtype, int centred, double rel,
                                              double absolute, int64_t reach, float* scale, float* centre, double* eps);
+
+/* ---- lossless: words of 1, 2, 4 or 8 bytes at any address; docs/format.md ------------------------------------------- */
+
+/* Every pack function writes at most capacity bytes. SLIMGRAD_NO_ROOM: they would be more. SLIMGRAD_UNSUITED: these values
+ * cannot be written this way. Every unpack function reads only the nbytes given and writes only n words, whatever the bytes. */
+
+/* A bit per word that is not zero, then those words. */
+SLIMGRAD_API int64_t slimgrad_pack_zvc(const void* words, int64_t n, int32_t size, uint8_t* out, int64_t capacity,
+                                       int threads);
+SLIMGRAD_API int64_t slimgrad_unpack_zvc(const uint8_t* payload, int64_t nbytes, void* words, int64_t n, int32_t size,
+                                         int threads);
+/* Runs of zero words and runs of others. */
+SLIMGRAD_API int64_t slimgrad_pack_rle(const void* words, int64_t n, int32_t size, uint8_t* out, int64_t capacity,
+                                       int threads);
+SLIMGRAD_API int64_t slimgrad_unpack_rle(const uint8_t* payload, int64_t nbytes, void* words, int64_t n, int32_t size,
+                                         int threads);
+/* Two words that may occur, and a bit for each word. UNSUITED: there is a third. */
+SLIMGRAD_API int64_t slimgrad_pack_mask(const void* words, int64_t n, int32_t size, uint8_t* out, int64_t capacity,
+                                        int threads);
+SLIMGRAD_API int64_t slimgrad_unpack_mask(const uint8_t* payload, int64_t nbytes, void* words, int64_t n, int32_t size,
+                                          int threads);
+/* Integers in nbits bits, 1 to 63. UNSUITED: one is negative or larger. */
+SLIMGRAD_API int64_t slimgrad_pack_bits(const int64_t* values, int64_t n, int32_t nbits, uint8_t* out, int64_t capacity,
+                                        int threads);
+SLIMGRAD_API int64_t slimgrad_unpack_bits(const uint8_t* data, int64_t nbytes, int32_t nbits, int64_t* values, int64_t n,
+                                          int threads);
+
+/* Pooling: output o looks at inputs o * stride - padding + c * dilation, 0 <= c < kernel. Sizes are 1 to 2^30 (padding
+ * from 0), the products of the inputs and of the kernels at most 2^31. */
+typedef struct {
+  int64_t input, output, kernel, stride, padding, dilation;
+} slimgrad_span;
+
+typedef struct {
+  slimgrad_span spans[3]; /* depth, height, width; 1, 1, 1, 1, 0, 1 for a dimension that is not there */
+  int64_t channels;       /* innermost in memory; 1 for contiguous tensors */
+} slimgrad_window;
+
+/* Indices into the flattened input as offsets in their window, in nbits bits, 1 to 31. UNSUITED: one is outside. */
+SLIMGRAD_API int64_t slimgrad_pack_window(const int64_t* indices, int64_t n, const slimgrad_window* window, int32_t nbits,
+                                          uint8_t* out, int64_t capacity, int threads);
+SLIMGRAD_API int64_t slimgrad_unpack_window(const uint8_t* data, int64_t nbytes, const slimgrad_window* window,
+                                            int32_t nbits, int64_t* indices, int64_t n, int threads);
 
 #ifdef __cplusplus
 }

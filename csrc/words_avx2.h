@@ -35,6 +35,8 @@ constexpr ShuffleTables make_shuffle_tables() {
 
 alignas(64) inline constexpr ShuffleTables kShuffles = make_shuffle_tables();
 
+namespace {  // Note [Internal linkage]
+
 struct Avx2Words {
   static __m256i load32(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
   static __m128i load16(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
@@ -148,4 +150,5 @@ struct Avx2Words {
   }
 };
 
+}  // namespace
 }  // namespace slimgrad

@@ -6,6 +6,8 @@
 
 namespace slimgrad {
 
+namespace {  // Note [Internal linkage]
+
 struct Avx512Words : Avx2Words {
   template <class T>
   static uint8_t* squeeze(const uint8_t* p, uint64_t mask, uint8_t* out) {
@@ -45,4 +47,5 @@ struct Avx512Words : Avx2Words {
   }
 };
 
+}  // namespace
 }  // namespace slimgrad

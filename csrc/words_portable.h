@@ -10,6 +10,11 @@ namespace slimgrad {
 // squeeze writes and spread reads whole vectors: up to this many bytes beyond the words that count.
 constexpr int kWordsSlack = 64;
 
+// Note [Internal linkage]
+// These headers are compiled several times with different instruction-set flags. Functions with external linkage would be
+// merged by the linker, which could then hand AVX-512 code to a machine without it; so everything is in unnamed namespaces.
+namespace {
+
 struct PortableWords {
   template <class T>
   static T load(const uint8_t* p, int i) {
@@ -49,4 +54,5 @@ struct PortableWords {
   }
 };
 
+}  // namespace
 }  // namespace slimgrad
