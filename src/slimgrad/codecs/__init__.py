@@ -11,14 +11,42 @@ from __future__ import annotations
 
 import torch
 
+from slimgrad.codecs import wire
 from slimgrad.codecs.base import Blob, Bound, Channels, Codec, Room
+from slimgrad.codecs.cast import Cast
+from slimgrad.codecs.deflate import Deflate
+from slimgrad.codecs.index import Index
+from slimgrad.codecs.mask import Mask
 from slimgrad.codecs.nested import Nested
 from slimgrad.codecs.raw import Raw
+from slimgrad.codecs.rle import Rle
+from slimgrad.codecs.zvc import Zvc
 from slimgrad.errors import ConfigError, UnknownCodec
 
-__all__ = ["Blob", "Channels", "Codec", "decode", "encode", "get", "names"]
+__all__ = [
+    "Blob",
+    "Cast",
+    "Channels",
+    "Codec",
+    "Deflate",
+    "Index",
+    "Mask",
+    "Nested",
+    "Raw",
+    "Rle",
+    "Zvc",
+    "decode",
+    "encode",
+    "from_bytes",
+    "get",
+    "names",
+    "to_bytes",
+]
 
-CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (Raw, Nested)}  # grows: one entry per file
+CODECS: dict[str, type[Codec]] = {  # one entry per file, by tag
+    codec.name: codec for codec in (Raw, Nested, Mask, Index, Zvc, Rle, Deflate, Cast)
+}
+DEVICES = frozenset({"cpu"})  # where kernels run
 
 
 def names() -> list[str]:
@@ -62,6 +90,16 @@ def decode(blob: Blob, out: torch.Tensor | None = None) -> torch.Tensor:
     return unflatten(out, blob.shape, blob.order)
 
 
+def to_bytes(blob: Blob) -> bytes:
+    """Return the blob as blob.nbytes bytes, for disk or another process; see docs/format.md."""
+    return wire.to_bytes(blob, CODECS)
+
+
+def from_bytes(data: bytes | bytearray | memoryview) -> Blob:
+    """Return the blob that to_bytes wrote; anything else raises CorruptPayload here or in decode."""
+    return wire.from_bytes(data, CODECS)
+
+
 def flatten(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
     """Return the values in memory order without a copy where the tensor is dense, and the order of its dimensions."""
     if tensor.is_contiguous():
@@ -93,6 +131,10 @@ def _check(tensor: torch.Tensor, codec: Codec, bound: Bound | None) -> None:
     if tensor.layout != torch.strided or tensor.is_quantized:
         kind = "quantised" if tensor.is_quantized else str(tensor.layout)
         raise ConfigError(f"expected a dense tensor, got a {kind} one; pass tensor.to_dense() or tensor.dequantize()")
+    if tensor.device.type not in DEVICES:
+        raise ConfigError(
+            f"expected a tensor on {' or '.join(sorted(DEVICES))}, got one on {tensor.device}; pass tensor.cpu()"
+        )
     if codec.dtypes and tensor.dtype not in codec.dtypes:
         allowed = ", ".join(sorted(str(dtype) for dtype in codec.dtypes))
         raise ConfigError(
