@@ -209,8 +209,14 @@ keyed_by_pointer = naive(_keyed_by_pointer)
 lossy_unless_parameter_class = naive(_lossy_unless(lambda modules: lambda tensor: isinstance(tensor, nn.Parameter)))
 lossy_unless_known_pointer = naive(_lossy_unless(_known_pointers))
 stochastic_from_global_generator = naive(_stochastic)
+quantized_whatever_the_size = naive(lambda modules, bound: (lambda tensor: quantized(tensor, bound), as_is))
 consumed_on_first_use = naive(_consumed)
 decoded_into_one_buffer = naive(_one_buffer)
 kept_in_a_table = naive(_in_a_table)
 every_other_copied = naive(_every_other)
 through_matmul = naive(_through_matmul)
+
+
+def no_hooks(*modules: nn.Module, **_: Any) -> NaiveSession:
+    """Attach nothing: plain torch."""
+    return NaiveSession(as_is, as_is, ())
