@@ -2,7 +2,7 @@
 
 How speed is measured: everything is warm (one untimed run first; codecs write into the same room and the same output
 every time), and every round does one memcpy of the sample's bytes, one encode and one decode. A speed is the median
-over the rounds of memcpy seconds / own seconds: 1.0 is the speed of memory on one thread, whatever else the machine does.
+over the rounds of memcpy seconds / own seconds: 1.0 is the speed of memory on one thread, whatever else runs.
 The bound is the same for all: eps = step / 2, with the step in multiples of the RMS of the sample's non-zero values.
 """
 
@@ -83,10 +83,9 @@ def measure(
 
 def contenders(sample: Sample, eps: float) -> list[Contender]:
     """Return our codecs and the installed rivals that can code this sample; lossy ones need eps > 0."""
-    configured = (
-        {name: codecs.get(name) for name in codecs.names()} | {"cast float8": Cast("float8")} | {**sample.fitted}
-    )
-    ours = (_ours(label, codec, sample, eps) for label, codec in configured.items())
+    known = codecs.names()
+    configured = {name: codecs.get(name) for name in known} | {"cast float8": Cast("float8")} | {**sample.fitted}
+    ours = (_ours(label, codec, sample, eps) for label, codec in configured.items() if codec.name in known)
     theirs = (_theirs(rival, sample, eps) for rival in rivals.installed())
     return [contender for contender in (*ours, *theirs) if contender]
 
@@ -163,7 +162,7 @@ def _fidelity(original: torch.Tensor, restored: torch.Tensor, eps: float) -> tup
 def _speeds(sample: Sample, contender: Contender, rounds: int) -> tuple[float, float, float]:
     """Return the median speeds of encode and decode in multiples of memcpy, and memcpy's own in GB/s."""
     source = sample.tensor
-    target = torch.empty_like(source)
+    target = torch.zeros_like(source)  # written once, so that its pages are mapped before the first copy
     copies, encodes, decodes = [], [], []
     started = time.perf_counter()
     while len(copies) < rounds and (not copies or time.perf_counter() - started < SECONDS_PER_ROW):

@@ -16,8 +16,8 @@ from rich.text import Text
 from slimgrad.lab.codec_bench import Row
 
 LEGEND = (
-    "ratio: original / stored bytes. encode, decode: speed in multiples of memcpy. error/bound: worst over all values, "
-    "at most 1 if the bound holds. signs, zeros: share that came back. step: 2 x bound, in RMS of the non-zero values."
+    "step: 2 x bound, in RMS of the non-zero values. ratio: original / stored bytes. bits: per value. encode, decode: "
+    "speed in multiples of memcpy. error: worst |error| / bound, at most 1 if the bound holds. signs, zeros: kept."
 )
 
 
@@ -32,9 +32,9 @@ def _table(rows: list[Row]) -> Table:
     title = f"{first.sample}: {first.nbytes / 2**20:.1f} MiB {first.dtype}, memcpy {first.memcpy_gb_per_s:.1f} GB/s"
     shown = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
     shown.add_column("step", justify="right")
-    shown.add_column("codec")
-    for name in ("ratio", "bits", "encode", "decode", "error/bound", "signs", "zeros"):
-        shown.add_column(name, justify="right")
+    shown.add_column("codec", no_wrap=True)
+    for name in ("ratio", "bits", "encode", "decode", "error", "signs", "zeros"):
+        shown.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         shown.add_row(
             "exact" if row.step is None else f"{row.step:g}",
