@@ -134,7 +134,7 @@ import slimgrad
 from slimgrad.kernels import native
 print(json.dumps({
     "new": sorted({name.split(".")[0] for name in set(sys.modules) - before}),
-    "compiler": sorted(name for name in set(sys.modules) - before if name.startswith(("torch._inductor", "torch._dynamo"))),
+    "compiler": sorted(name for name in set(sys.modules) - before if name in ("torch._inductor", "torch._dynamo")),
     "device": torch.cuda.is_initialized(),
     "library": "slimgrad_native" in open("/proc/self/maps").read() if sys.platform == "linux" else False,
 }))
