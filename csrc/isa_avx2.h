@@ -137,6 +137,82 @@ struct Avx2 {
       a.v[k] = _mm256_and_ps(a.v[k], _mm256_castsi256_ps(lanes));
     }
   }
+
+  // Bytes of all ones where the bit is set, in order.
+  static __m256i bytes_of_bits(uint32_t mask) {
+    const __m256i spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i bit = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201));
+    const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int32_t>(mask)), spread);
+    return _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
+  }
+  static __m256i indices(const uint64_t* digits, int n_digits, int half) {
+    __m256i index = _mm256_setzero_si256();
+    for (int d = 0; d < n_digits; ++d) {
+      const __m256i set = bytes_of_bits(static_cast<uint32_t>(digits[d] >> 32 * half));
+      index = _mm256_or_si256(index, _mm256_and_si256(set, _mm256_set1_epi8(static_cast<char>(1 << d))));
+    }
+    return index;
+  }
+  static Floats lookup(const uint64_t* digits, int n_digits, const float* table) {
+    const __m256 low = _mm256_loadu_ps(table), high = _mm256_loadu_ps(table + 8);
+    alignas(32) uint8_t index[64];
+    for (int half = 0; half < 2; ++half) {
+      const __m256i bytes = n_digits <= 2   ? indices(digits, 2, half)
+                            : n_digits == 3 ? indices(digits, 3, half)
+                                            : indices(digits, 4, half);
+      _mm256_store_si256(reinterpret_cast<__m256i*>(index + 32 * half), bytes);
+    }
+    Floats r;
+    for (int i = 0; i < 8; ++i) {
+      const __m256i lanes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(index + 8 * i)));
+      r.v[i] = _mm256_permutevar8x32_ps(low, lanes);
+      if (n_digits > 3)
+        r.v[i] = _mm256_blendv_ps(r.v[i], _mm256_permutevar8x32_ps(high, lanes),
+                                  _mm256_castsi256_ps(_mm256_slli_epi32(lanes, 28)));
+    }
+    return r;
+  }
+
+  struct Halves {
+    __m256i v[4];
+  };
+  static Halves load_halves(const uint16_t* p) {
+    Halves r;
+    for (int i = 0; i < 4; ++i) r.v[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16 * i));
+    return r;
+  }
+  // Four vectors of 16-bit lanes, of which the sign bit counts, to 64 bits.
+  static uint64_t bits_of_halves(const __m256i* lanes) {
+    const __m256i low = _mm256_permute4x64_epi64(_mm256_packs_epi16(lanes[0], lanes[1]), 0xd8);
+    const __m256i high = _mm256_permute4x64_epi64(_mm256_packs_epi16(lanes[2], lanes[3]), 0xd8);
+    return static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(high))) << 32 |
+           static_cast<uint32_t>(_mm256_movemask_epi8(low));
+  }
+  static uint64_t signs(const Halves& a) { return bits_of_halves(a.v); }
+  static void abs(Halves& a) {
+    for (auto& v : a.v) v = _mm256_and_si256(v, _mm256_set1_epi16(0x7fff));
+  }
+  static uint64_t above(const Halves& a, uint16_t limit) {
+    __m256i lanes[4];
+    for (int i = 0; i < 4; ++i) lanes[i] = _mm256_cmpgt_epi16(a.v[i], _mm256_set1_epi16(static_cast<int16_t>(limit)));
+    return bits_of_halves(lanes);
+  }
+  static __m256i twice(__m128i a) { return _mm256_broadcastsi128_si256(a); }
+  static void store_lookup(uint16_t* out, const uint64_t* digits, uint64_t sign, const uint16_t* table) {
+    const __m128i first = load8(table), second = load8(table + 8), byte = _mm_set1_epi16(255);
+    const __m256i low = twice(_mm_packus_epi16(_mm_and_si128(first, byte), _mm_and_si128(second, byte)));
+    const __m256i high = twice(_mm_packus_epi16(_mm_srli_epi16(first, 8), _mm_srli_epi16(second, 8)));
+    for (int half = 0; half < 2; ++half) {
+      const __m256i index = indices(digits, 4, half);
+      const __m256i minus = _mm256_and_si256(bytes_of_bits(static_cast<uint32_t>(sign >> 32 * half)), _mm256_set1_epi8(-128));
+      const __m256i a = _mm256_shuffle_epi8(low, index), b = _mm256_or_si256(_mm256_shuffle_epi8(high, index), minus);
+      const __m256i even = _mm256_unpacklo_epi8(a, b), odd = _mm256_unpackhi_epi8(a, b);
+      auto* to = reinterpret_cast<__m256i*>(out + 32 * half);
+      _mm256_storeu_si256(to, _mm256_permute2x128_si256(even, odd, 0x20));
+      _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(even, odd, 0x31));
+    }
+  }
+
   static uint64_t pext(uint64_t x, uint64_t mask) { return _pext_u64(x, mask); }
   static uint64_t pdep(uint64_t x, uint64_t mask) { return _pdep_u64(x, mask); }
 };

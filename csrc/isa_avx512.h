@@ -106,6 +106,51 @@ struct Avx512 {
   static void keep_where(Floats& a, uint64_t mask) {
     for (int i = 0; i < 4; ++i) a.v[i] = _mm512_maskz_mov_ps(part(mask, i), a.v[i]);
   }
+
+  static __m512i indices(const uint64_t* digits) {
+    __m512i index = _mm512_maskz_set1_epi8(digits[0], 1);
+    index = _mm512_mask_add_epi8(index, digits[1], index, _mm512_set1_epi8(2));
+    index = _mm512_mask_add_epi8(index, digits[2], index, _mm512_set1_epi8(4));
+    return _mm512_mask_add_epi8(index, digits[3], index, _mm512_set1_epi8(8));
+  }
+  static Floats lookup(const uint64_t* digits, int, const float* table) {
+    const __m512 values = _mm512_loadu_ps(table);
+    const __m512i index = indices(digits);
+    Floats r;
+    r.v[0] = _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(_mm512_castsi512_si128(index)), values);
+    r.v[1] = _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(index, 1)), values);
+    r.v[2] = _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(index, 2)), values);
+    r.v[3] = _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(index, 3)), values);
+    return r;
+  }
+
+  struct Halves {
+    __m512i v[2];
+  };
+  static Halves load_halves(const uint16_t* p) {
+    return {{_mm512_loadu_si512(p), _mm512_loadu_si512(p + 32)}};
+  }
+  static uint64_t joined(__mmask32 a, __mmask32 b) { return static_cast<uint64_t>(a) | static_cast<uint64_t>(b) << 32; }
+  static uint64_t signs(const Halves& a) { return joined(_mm512_movepi16_mask(a.v[0]), _mm512_movepi16_mask(a.v[1])); }
+  static void abs(Halves& a) {
+    for (auto& v : a.v) v = _mm512_and_si512(v, _mm512_set1_epi16(0x7fff));
+  }
+  static uint64_t above(const Halves& a, uint16_t limit) {
+    const __m512i t = _mm512_set1_epi16(static_cast<int16_t>(limit));
+    return joined(_mm512_cmpgt_epi16_mask(a.v[0], t), _mm512_cmpgt_epi16_mask(a.v[1], t));
+  }
+  static void store_lookup(uint16_t* out, const uint64_t* digits, uint64_t sign, const uint16_t* table) {
+    const __m512i values = _mm512_castsi256_si512(load16(table));
+    const __m512i index = indices(digits);
+    for (int half = 0; half < 2; ++half) {
+      const __m256i bytes = half ? _mm512_extracti64x4_epi64(index, 1) : _mm512_castsi512_si256(index);
+      const __m512i found = _mm512_permutexvar_epi16(_mm512_cvtepu8_epi16(bytes), values);
+      const __mmask32 minus = static_cast<__mmask32>(sign >> 32 * half);
+      const __m512i negative = _mm512_or_si512(found, _mm512_set1_epi16(INT16_MIN));
+      _mm512_storeu_si512(out + 32 * half, _mm512_mask_mov_epi16(found, minus, negative));
+    }
+  }
+
   static uint64_t pext(uint64_t x, uint64_t mask) { return _pext_u64(x, mask); }
   static uint64_t pdep(uint64_t x, uint64_t mask) { return _pdep_u64(x, mask); }
 };

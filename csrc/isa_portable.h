@@ -96,6 +96,44 @@ struct Portable {
   static void keep_where(Floats& a, uint64_t mask) {
     for (int i = 0; i < 64; ++i) a.v[i] = mask >> i & 1 ? a.v[i] : 0.0f;
   }
+  // y[i] = table[k] where bit i of `digits` gives the binary digits of k, least significant first; 16 entries.
+  static Floats lookup(const uint64_t* digits, int, const float* table) {
+    Floats r;
+    for (int i = 0; i < 64; ++i) r.v[i] = table[index_at(digits, i)];
+    return r;
+  }
+  static int index_at(const uint64_t* digits, int i) {
+    return static_cast<int>((digits[0] >> i & 1) | (digits[1] >> i & 1) << 1 | (digits[2] >> i & 1) << 2 |
+                            (digits[3] >> i & 1) << 3);
+  }
+
+  // Sixty-four 16-bit floats as bit patterns: without the sign, their order is that of integers.
+  struct Halves {
+    uint16_t v[64];
+  };
+  static Halves load_halves(const uint16_t* p) {
+    Halves r;
+    for (int i = 0; i < 64; ++i) r.v[i] = p[i];
+    return r;
+  }
+  static uint64_t signs(const Halves& a) {
+    uint64_t mask = 0;
+    for (int i = 0; i < 64; ++i) mask |= static_cast<uint64_t>(a.v[i] >> 15) << i;
+    return mask;
+  }
+  static void abs(Halves& a) {
+    for (int i = 0; i < 64; ++i) a.v[i] &= 0x7fff;
+  }
+  static uint64_t above(const Halves& a, uint16_t limit) {
+    uint64_t mask = 0;
+    for (int i = 0; i < 64; ++i) mask |= static_cast<uint64_t>(a.v[i] > limit) << i;
+    return mask;
+  }
+  static void store_lookup(uint16_t* out, const uint64_t* digits, uint64_t sign, const uint16_t* table) {
+    for (int i = 0; i < 64; ++i)
+      out[i] = static_cast<uint16_t>(table[index_at(digits, i)] | (sign >> i & 1) << 15);
+  }
+
   // Gather the bits of x at the positions set in mask to the low end, and back.
   static uint64_t pext(uint64_t x, uint64_t mask) {
     uint64_t r = 0;

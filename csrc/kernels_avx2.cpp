@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "bitstream.h"
+#include "halves.h"
 #include "isa_avx2.h"
 #include "kernels.h"
 #include "words_avx2.h"
@@ -10,7 +11,10 @@
 namespace slimgrad {
 namespace {
 
-#include "nested.inc"
+#include "groups.inc"
+
+#include "nested_encode.inc"
+#include "nested_decode.inc"
 #include "moments.inc"
 #include "sparse.inc"
 #include "bits.inc"

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "bitstream.h"
+#include "halves.h"
 #include "isa_portable.h"
 #include "kernels.h"
 #include "words_portable.h"
@@ -10,7 +11,10 @@
 namespace slimgrad {
 namespace {
 
-#include "nested.inc"
+#include "groups.inc"
+
+#include "nested_encode.inc"
+#include "nested_decode.inc"
 #include "moments.inc"
 #include "sparse.inc"
 #include "bits.inc"

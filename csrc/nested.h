@@ -26,10 +26,11 @@ struct BlockEntry {      // little-endian, 8 bytes, one per block in front of th
 };
 static_assert(sizeof(BlockEntry) == 8);
 
-struct BlockMasks {                         // 64 KiB: one block's planes, before packing and after unpacking
+struct BlockMasks {                         // 66 KiB: one block's planes, before packing and after unpacking
   uint64_t plane[kMaxPlanes][kGroups];
   uint64_t sign[kGroups];
   uint64_t low[SLIMGRAD_MAX_RICE][kGroups];
+  uint64_t digit[kGroups][4];               // decoding: how many planes are set, in binary digits
 };
 
 struct NestedCode : slimgrad_nested {
