@@ -18,6 +18,7 @@ namespace {
 #include "moments.inc"
 #include "sparse.inc"
 #include "bits.inc"
+#include "window.inc"
 
 }  // namespace
 

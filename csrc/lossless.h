@@ -31,11 +31,22 @@ struct WordKernels {
   bool (*unpack_mask)(const uint8_t* bits, const uint8_t* first, const uint8_t* other, uint8_t* words, int count);
 };
 
+// A row of pooling windows without depth or dilation: value i's window begins at (begin_y, begin_x + i * step).
+struct WindowRow {
+  int64_t height, width;         // of the input
+  int64_t kernel_y, kernel_x;    // at most kMaxKernelRows rows, none wider than the input
+  int64_t begin_y, begin_x, step;
+};
+constexpr int kMaxKernelRows = 5;
+
 struct LosslessKernels {
   WordKernels words[4];  // of 1, 2, 4 and 8 bytes
   // Integers of nbits bits, lowest first. pack returns false when a value has more.
   bool (*pack_bits)(const int64_t* values, int count, int nbits, uint8_t* out);
   bool (*unpack_bits)(const uint8_t* in, int nbits, int64_t* values, int count);
+  // Indices into the input to offsets in the window and back, in place. False: one is outside its window or the input.
+  bool (*offsets_of_row)(const WindowRow& row, const int64_t* indices, int count, int64_t* offsets);
+  bool (*indices_of_row)(const WindowRow& row, int64_t* offsets, int count);
 };
 
 inline int64_t word_blocks(int64_t n) { return (n + SLIMGRAD_BLOCK - 1) / SLIMGRAD_BLOCK; }

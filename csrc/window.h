@@ -1,10 +1,12 @@
-// Pooling indices as offsets inside their window, for one block, and back. Plain C++: the divisions are by constants of the
-// tensor and become multiplications.
+// Pooling indices as offsets inside their window, for one block, and back. Common windows go row by row through the
+// kernels of window.inc; those with depth, dilation or many rows take the general way here, whose divisions are by
+// constants of the tensor and become multiplications.
 #pragma once
 
 #include <cstdint>
 #include <initializer_list>
 
+#include "kernels.h"
 #include "slimgrad.h"
 
 namespace slimgrad {
@@ -74,6 +76,7 @@ class WindowKernel {
  public:
   explicit WindowKernel(const slimgrad_window& w)
       : w_(w),
+        has_rows_(is_made_of_rows(w)),
         total_(static_cast<uint64_t>(w.spans[0].input * w.spans[1].input * w.spans[2].input)),
         positions_(static_cast<uint64_t>(w.spans[0].kernel * w.spans[1].kernel * w.spans[2].kernel)),
         by_input_{Divider(w.spans[0].input), Divider(w.spans[1].input), Divider(w.spans[2].input)},
@@ -82,6 +85,46 @@ class WindowKernel {
 
   // Returns false at an index that is not inside its window.
   bool offsets_of(const int64_t* indices, int64_t first, int count, int64_t* offsets) const {
+    if (!has_rows_) return offsets_of_any(indices, first, count, offsets);
+    return for_each_row(first, count, [&](const WindowRow& row, int at, int length) {
+      return kernels().lossless.offsets_of_row(row, indices + at, length, offsets + at);
+    });
+  }
+
+  // Turn offsets into indices in place. Returns false at one that leaves the window or the input.
+  bool indices_of(int64_t* offsets, int64_t first, int count) const {
+    if (!has_rows_) return indices_of_any(offsets, first, count);
+    return for_each_row(first, count, [&](const WindowRow& row, int at, int length) {
+      return kernels().lossless.indices_of_row(row, offsets + at, length);
+    });
+  }
+
+ private:
+  static bool is_made_of_rows(const slimgrad_window& w) {
+    const slimgrad_span &depth = w.spans[0], &y = w.spans[1], &x = w.spans[2];
+    const bool is_flat = depth.input == 1 && depth.output == 1 && depth.kernel == 1 && depth.padding == 0;
+    return is_flat && y.dilation == 1 && x.dilation == 1 && y.kernel <= kMaxKernelRows && x.kernel <= x.input;
+  }
+
+  // Values whose windows follow each other: a row of the output, or the channels of one position.
+  template <class Body>
+  bool for_each_row(int64_t first, int count, Body body) const {
+    const slimgrad_span &y = w_.spans[1], &x = w_.spans[2];
+    const int64_t row_length = w_.channels > 1 ? w_.channels : x.output;
+    WindowRow row{y.input, x.input, y.kernel, x.kernel, 0, 0, w_.channels > 1 ? 0 : x.stride};
+    for (int at = 0; at < count;) {
+      const int64_t position = (first + at) / w_.channels;
+      row.begin_x = position % x.output * x.stride - x.padding;
+      row.begin_y = position / x.output % y.output * y.stride - y.padding;
+      const int64_t left = row_length - (first + at) % row_length;
+      const int length = left < count - at ? static_cast<int>(left) : count - at;
+      if (!body(row, at, length)) return false;
+      at += length;
+    }
+    return true;
+  }
+
+  bool offsets_of_any(const int64_t* indices, int64_t first, int count, int64_t* offsets) const {
     WindowCursor cursor(w_, first);
     for (int i = 0; i < count; ++i, cursor.next()) {
       uint64_t rest = static_cast<uint64_t>(indices[i]);
@@ -99,8 +142,7 @@ class WindowKernel {
     return true;
   }
 
-  // Turn offsets into indices in place. Returns false at one that leaves the window or the input.
-  bool indices_of(int64_t* offsets, int64_t first, int count) const {
+  bool indices_of_any(int64_t* offsets, int64_t first, int count) const {
     WindowCursor cursor(w_, first);
     for (int i = 0; i < count; ++i, cursor.next()) {
       uint64_t rest = static_cast<uint64_t>(offsets[i]);
@@ -118,8 +160,8 @@ class WindowKernel {
     return true;
   }
 
- private:
   slimgrad_window w_;
+  bool has_rows_;
   uint64_t total_, positions_;
   Divider by_input_[3], by_kernel_[3], by_dilation_[3];
 };
