@@ -32,10 +32,11 @@ struct WordKernels {
 };
 
 // A row of pooling windows without depth or dilation: value i's window begins at (begin_y, begin_x + i * step).
+// Beginnings in the padding are negative numbers in two's complement.
 struct WindowRow {
-  int64_t height, width;         // of the input
-  int64_t kernel_y, kernel_x;    // at most kMaxKernelRows rows, none wider than the input
-  int64_t begin_y, begin_x, step;
+  uint64_t height, width;       // of the input
+  uint64_t kernel_y, kernel_x;  // at most kMaxKernelRows rows, none wider than the input
+  uint64_t begin_y, begin_x, step;
 };
 constexpr int kMaxKernelRows = 5;
 

@@ -110,12 +110,13 @@ class WindowKernel {
   template <class Body>
   bool for_each_row(int64_t first, int count, Body body) const {
     const slimgrad_span &y = w_.spans[1], &x = w_.spans[2];
-    const int64_t row_length = w_.channels > 1 ? w_.channels : x.output;
-    WindowRow row{y.input, x.input, y.kernel, x.kernel, 0, 0, w_.channels > 1 ? 0 : x.stride};
+    const int64_t row_length = w_.channels > 1 ? w_.channels : x.output, step = w_.channels > 1 ? 0 : x.stride;
     for (int at = 0; at < count;) {
       const int64_t position = (first + at) / w_.channels;
-      row.begin_x = position % x.output * x.stride - x.padding;
-      row.begin_y = position / x.output % y.output * y.stride - y.padding;
+      const int64_t begin_x = position % x.output * x.stride - x.padding;
+      const int64_t begin_y = position / x.output % y.output * y.stride - y.padding;
+      const WindowRow row{unsign(y.input), unsign(x.input), unsign(y.kernel), unsign(x.kernel),
+                          unsign(begin_y), unsign(begin_x), unsign(step)};
       const int64_t left = row_length - (first + at) % row_length;
       const int length = left < count - at ? static_cast<int>(left) : count - at;
       if (!body(row, at, length)) return false;
@@ -123,6 +124,7 @@ class WindowKernel {
     }
     return true;
   }
+  static uint64_t unsign(int64_t n) { return static_cast<uint64_t>(n); }
 
   bool offsets_of_any(const int64_t* indices, int64_t first, int count, int64_t* offsets) const {
     WindowCursor cursor(w_, first);
