@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := build/native/.ready
+MAKEFLAGS += --no-print-directory
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .PHONY: setup native test asan check demo bench docs size clean
@@ -23,7 +24,7 @@ $(READY): $(VENV)/.ready CMakeLists.txt $(wildcard csrc/*)
 
 test: $(READY)
 	$(PY) -m pytest $(ARGS)
-	$(MAKE) --no-print-directory asan
+	$(MAKE) asan
 
 asan: $(READY)
 	if [ -f tests/csrc/run_asan.sh ]; then sh tests/csrc/run_asan.sh; else echo "no sanitizer corpus yet"; fi

@@ -16,7 +16,7 @@ def test_record_gives_what_the_blocks_save() -> None:
     torch.manual_seed(0)
     model = SmallNet(width=4)
     samples = {sample.name: sample for sample in record(model, batch=3)}
-    assert len(samples) == 8
+    assert len(samples) == 6
     block = model.blocks[0]
     assert isinstance(block, nn.Sequential)
     with torch.no_grad():
@@ -26,6 +26,13 @@ def test_record_gives_what_the_blocks_save() -> None:
     assert torch.equal(samples["relu mask 1"].tensor, rectified > 0)
     pooled = rectified.flatten(2).gather(2, samples["pool indices 1"].tensor.flatten(2))
     assert torch.equal(pooled, nn.functional.max_pool2d(rectified, 2).flatten(2))
+
+
+def test_no_block_is_dead() -> None:
+    """A network whose second block has died gives ratios that no real one does."""
+    samples = {sample.name: sample.tensor for sample in activations()}
+    for number in (1, 2):
+        assert 0.4 < float((samples[f"relu output {number}"] > 0).float().mean()) < 0.7
 
 
 def test_activations_repeat_and_leave_the_random_state_alone() -> None:
