@@ -6,25 +6,13 @@ import sys
 import types
 
 import pytest
+import small_models
 import torch
 from torch import nn
 
 from slimgrad.errors import ConfigError
 from slimgrad.lab import models
 
-SMALL = {
-    "alexnet": ({"width": 0.125, "hidden": 32}, 67),
-    "vgg16": ({"width": 0.125, "hidden": 32, "pool": 1}, 32),
-    "vgg16_bn": ({"width": 0.125, "hidden": 32, "pool": 1}, 32),
-    "resnet18": ({"width": 0.125, "stem": "small"}, 32),
-    "resnet50": ({"width": 0.125}, 32),
-    "mobilenet": ({"width": 0.25}, 32),
-    "unet2d": ({"base": 8, "depth": 2}, 16),
-    "unet3d": ({"base": 4, "depth": 2}, 16),
-    "gpt": ({"width": 32, "depth": 2, "heads": 2}, 16),
-    "vit": ({"width": 32, "depth": 2, "heads": 2, "size": 32, "patch": 8}, 32),
-    "lstm": ({"width": 16}, 10),
-}
 PUBLISHED_PARAMETERS = {
     "alexnet": 61_100_840,
     "vgg16": 138_357_544,
@@ -36,15 +24,13 @@ PUBLISHED_PARAMETERS = {
 
 
 def test_the_small_table_covers_every_model():
-    assert sorted(SMALL) == sorted(models.names())
+    assert sorted(small_models.SMALL) == sorted(models.names())
 
 
 @pytest.mark.parametrize("name", models.names())
 def test_every_parameter_gets_a_finite_gradient(name):
-    options, size = SMALL[name]
-    torch.manual_seed(0)
-    model = models.build(name, classes=5, **options)
-    inputs, target = models.example(name, batch=3, size=size, classes=5)
+    model = small_models.build(name)
+    inputs, target = small_models.example(name)
     models.criterion(name)(model(inputs), target).backward()
     for path, parameter in model.named_parameters():
         assert parameter.grad is not None, path
@@ -53,13 +39,12 @@ def test_every_parameter_gets_a_finite_gradient(name):
 
 @pytest.mark.parametrize("name", models.names())
 def test_segments_are_modules_of_the_model_in_forward_order(name):
-    options, size = SMALL[name]
-    model = models.build(name, classes=5, **options)
+    model = small_models.build(name)
     called = []
     segments = model.segments()
     for i, segment in enumerate(segments):
         segment.register_forward_hook(lambda *_, i=i: called.append(i))
-    model(models.example(name, batch=2, size=size, classes=5)[0])
+    model(small_models.example(name)[0])
     assert called == list(range(len(segments)))
 
 

@@ -1,0 +1,118 @@
+"""Nothing leaks: after hundreds of steps of every unhappy kind, memory is what it was."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+
+import pytest
+import torch
+from pitfalls import naive
+from scenes import random
+from torch import nn
+from torch.nn import functional as F
+
+import slimgrad
+from slimgrad.report.memory import resident_now
+
+WARM_UP, STEPS = 40, 200
+SLACK = 12 << 20  # bytes of resident set that allocators may move; one leaked branch per step would be 25 times that
+
+
+class Unhappy(nn.Module):
+    """Three branches of about a megabyte each; the kind of step says what goes wrong."""
+
+    def __init__(self):
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2))
+        self.used = nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.GELU(), nn.Conv2d(32, 8, 1))
+        self.skipped = nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.Sigmoid(), nn.Conv2d(32, 8, 1))
+
+    def forward(self, x, kind):
+        h = self.trunk(x)
+        side = self.skipped(h)
+        if kind == "raises in forward":
+            raise ValueError(kind)
+        return self.used(h), side
+
+
+class RaisesInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise ValueError("raises in backward")
+
+
+def step(model, x, kind):
+    try:
+        y, side = model(x, kind)
+        if kind == "raises in backward":
+            y = RaisesInBackward.apply(y)
+        if kind == "no backward":
+            return
+        y.square().sum().backward(retain_graph=kind == "retained")
+        if kind == "both":
+            F.relu(side).sum().backward()
+    except ValueError as error:
+        assert str(error) == kind
+    finally:
+        model.zero_grad()
+
+
+KINDS = ["skipped branch", "raises in forward", "raises in backward", "no backward", "retained"]
+
+
+def living():
+    """Return how many objects of slimgrad are alive, by type."""
+    gc.collect()
+    types = (type(thing) for thing in gc.get_objects())
+    return Counter(f"{kind.__module__}.{kind.__qualname__}" for kind in types if kind.__module__.startswith("slimgrad"))
+
+
+def check_no_leak(attach, bound):
+    model, x = Unhappy(), random(8, 3, 64, 64, grad=False)
+    session = attach(model, bound=bound)
+    for i in range(WARM_UP):
+        step(model, x, KINDS[i % len(KINDS)])
+    before, resident = living(), resident_now()
+    for i in range(STEPS):
+        step(model, x, KINDS[i % len(KINDS)])
+    after = living()
+    assert after - before == Counter()
+    if resident is not None:
+        assert resident_now() - resident < SLACK
+    session.detach()
+
+
+@pytest.mark.parametrize("bound", [slimgrad.Exact(), slimgrad.Relative(0.25)], ids=repr)
+def test_unhappy_steps_leave_nothing_behind(bound):
+    """Skipped branches, exceptions in forward and backward, losses never run backward, graphs retained and dropped."""
+    check_no_leak(slimgrad.attach, bound)
+
+
+def test_the_leak_test_sees_a_leak():
+    naive.goes_red(check_no_leak, naive.kept_in_a_table, slimgrad.Exact())
+
+
+def test_memory_goes_back_to_the_system_when_the_session_ends():
+    """Arena and decode buffers are the session's: detach() ends them, once no graph needs them any more."""
+    layers = [layer for _ in range(6) for layer in (nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())]
+    model, x = nn.Sequential(*layers), random(16, 16, 128, 128, grad=False)
+    model(x).sum().backward()  # whatever torch keeps for itself
+    model.zero_grad()
+    gc.collect()
+    before = resident_now()
+    if before is None:
+        pytest.skip("this system does not tell the resident set of a process")
+    session = slimgrad.attach(model, bound=slimgrad.Relative(0.01))
+    for _ in range(3):
+        model(x).sum().backward()
+    assert sum(session.report().storage.values()) > 0
+    session.detach()
+    model.zero_grad()
+    gc.collect()
+    assert resident_now() - before < SLACK
