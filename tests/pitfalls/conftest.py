@@ -7,13 +7,19 @@ import torch
 from scenes import hooks_are_off
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """Tensors are tiny: a second thread only waits, and on a busy machine for long."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n_threads)
+
+
 @pytest.fixture(autouse=True)
 def _thread_as_before():
     torch.manual_seed(0)
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tiny tensors: a second thread only waits, and on a busy machine for long
     yield
-    torch.set_num_threads(n_threads)
     assert hooks_are_off()
     assert torch._C._len_torch_function_stack() == 0
     assert torch.is_grad_enabled()
