@@ -44,4 +44,11 @@ inline uint16_t float_to_float16(float x) {
   return static_cast<uint16_t>(sign | (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13);
 }
 
+// The pattern of the largest float16 that is at most x (x >= 0).
+inline uint16_t float16_at_most(float x) {
+  if (x >= 65504.0f) return 0x7bff;
+  const uint16_t nearest = float_to_float16(x);
+  return float16_to_float(nearest) > x ? static_cast<uint16_t>(nearest - 1) : nearest;
+}
+
 }  // namespace slimgrad

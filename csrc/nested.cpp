@@ -1,23 +1,16 @@
-// The nested code over a whole tensor: blocks dealt out to threads, index in front.
+// The nested code over a whole tensor: header and tables, index, blocks dealt out to threads.
 #include <cstring>
 #include <memory>
 #include <vector>
 
 #include "blocks.h"
+#include "choose.h"
 #include "kernels.h"
 
 namespace slimgrad {
 namespace {
 
-bool is_valid(const slimgrad_nested& code, int64_t n) {
-  if (n < 0 || code.dtype < SLIMGRAD_FLOAT32 || code.dtype > SLIMGRAD_BFLOAT16) return false;
-  if (code.levels < 1 || code.levels > SLIMGRAD_MAX_LEVELS || code.channels < 1 || code.inner < 1) return false;
-  if (code.flags & ~(SLIMGRAD_AFFINE | SLIMGRAD_MIDDLE)) return false;
-  if (code.rice < 0 || code.rice > SLIMGRAD_MAX_RICE) return false;
-  const bool affine = code.flags & SLIMGRAD_AFFINE;
-  if (affine ? !code.scale || !code.centre : code.rice > 0 || (code.flags & SLIMGRAD_MIDDLE)) return false;
-  return code.rice > 0 || (code.thresholds && code.values);
-}
+constexpr uint8_t kVersion = 1;
 
 int64_t block_count(int64_t n) { return (n + SLIMGRAD_BLOCK - 1) / SLIMGRAD_BLOCK; }
 
@@ -31,51 +24,36 @@ BlockMasks& thread_masks() {
   return *masks;
 }
 
-}  // namespace
-}  // namespace slimgrad
-
-using namespace slimgrad;
-
-int64_t slimgrad_nested_encode(const void* x, int64_t n, const slimgrad_nested* wish, uint8_t* out, int64_t capacity,
-                               int threads) {
-  if (!is_valid(*wish, n)) return SLIMGRAD_BAD_ARGUMENT;
+// Index and blocks. Returns their length, or -1 when they do not fit.
+int64_t encode_body(const void* x, int64_t n, const NestedCode& code, uint8_t* out, int64_t capacity, int threads) {
   const int64_t count = block_count(n), index_nbytes = count * static_cast<int64_t>(sizeof(BlockEntry));
-  if (capacity < index_nbytes) return SLIMGRAD_NO_ROOM;
-  NestedCode code{*wish, nullptr};
-  std::vector<float> inverse;
-  if (code.flags & SLIMGRAD_AFFINE) {
-    inverse.resize(static_cast<size_t>(code.channels));
-    for (size_t c = 0; c < inverse.size(); ++c) inverse[c] = 1.0f / code.scale[c];
-    code.inverse = inverse.data();
-  }
+  if (capacity < index_nbytes) return -1;
   const Kernels& table = kernels();
-  std::vector<BlockEntry> index(static_cast<size_t>(count));
-  const int64_t end = encode_in_order(
-      count, threads, kBlockNbytesMax, out + index_nbytes, capacity - index_nbytes,
-      [&](int64_t block, uint8_t* scratch) {
-        const int64_t first = block * SLIMGRAD_BLOCK;
-        const char* from = static_cast<const char*>(x) + first * itemsize(code.dtype);
-        return table.nested.encode(from, first, values_in_block(n, block), code, thread_masks(), scratch,
-                                   index[static_cast<size_t>(block)]);
-      },
-      [&](int64_t block, int64_t at, int64_t) {
-        index[static_cast<size_t>(block)].offset = static_cast<uint32_t>(at / 4);
-      });
-  if (end < 0) return SLIMGRAD_NO_ROOM;
-  if (count) std::memcpy(out, index.data(), static_cast<size_t>(index_nbytes));
-  return index_nbytes + end;
+  const auto encode = [&](int64_t block, uint8_t* scratch) {
+    BlockEntry entry{};
+    const int64_t first = block * SLIMGRAD_BLOCK;
+    const char* from = static_cast<const char*>(x) + first * itemsize(code.dtype);
+    const int64_t size =
+        table.nested.encode(from, first, values_in_block(n, block), code, thread_masks(), scratch, entry);
+    std::memcpy(out + block * 8, &entry, 8);
+    return size;
+  };
+  const auto placed = [&](int64_t block, int64_t at, int64_t) {
+    const uint32_t offset = static_cast<uint32_t>(at / 4);
+    std::memcpy(out + block * 8, &offset, 4);
+  };
+  const int64_t end =
+      encode_in_order(count, threads, kBlockNbytesMax, out + index_nbytes, capacity - index_nbytes, encode, placed);
+  return end < 0 ? -1 : index_nbytes + end;
 }
 
-int64_t slimgrad_nested_decode(const uint8_t* body, int64_t nbytes, const slimgrad_nested* wish, void* out, int64_t n,
-                               int threads) {
-  if (!is_valid(*wish, n)) return SLIMGRAD_BAD_ARGUMENT;
+bool decode_body(const uint8_t* body, int64_t nbytes, const NestedCode& code, void* out, int64_t n, int threads) {
   const int64_t count = block_count(n), index_nbytes = count * static_cast<int64_t>(sizeof(BlockEntry));
-  if (nbytes < index_nbytes) return SLIMGRAD_CORRUPT;
-  const NestedCode code{*wish, nullptr};
+  if (nbytes < index_nbytes) return false;
   const Kernels& table = kernels();
   const uint8_t* blocks = body + index_nbytes;
   const int64_t blocks_nbytes = nbytes - index_nbytes;
-  const bool ok = for_each_block(count, threads, [&](int64_t block) {
+  return for_each_block(count, threads, [&](int64_t block) {
     BlockEntry entry, next;
     std::memcpy(&entry, body + block * 8, 8);
     int64_t end = blocks_nbytes;
@@ -93,29 +71,69 @@ int64_t slimgrad_nested_decode(const uint8_t* body, int64_t nbytes, const slimgr
     char* to = static_cast<char*>(out) + first * itemsize(code.dtype);
     return table.nested.decode(copy.get(), size, entry, first, values_in_block(n, block), code, thread_masks(), to);
   });
-  return ok ? 0 : SLIMGRAD_CORRUPT;
 }
 
-int64_t slimgrad_moments(const void* x, int64_t n, int32_t dtype, int64_t channels, int64_t inner, int64_t run,
-                         int64_t every, double* out) {
-  if (n < 0 || channels < 1 || inner < 1 || run < 1 || every < run) return SLIMGRAD_BAD_ARGUMENT;
+// Read header and tables; returns where the body starts, or -1.
+int64_t parse(const uint8_t* payload, int64_t nbytes, int32_t dtype, ChosenCode& chosen) {
+  NestedHeader header;
+  if (nbytes < static_cast<int64_t>(sizeof header)) return -1;
+  std::memcpy(&header, payload, sizeof header);
+  const bool affine = header.flags & SLIMGRAD_AFFINE;
+  if (header.version != kVersion || header.seed || header.flags > (SLIMGRAD_AFFINE | SLIMGRAD_MIDDLE)) return -1;
+  if (!affine && (header.flags || header.rice)) return -1;
+  if (header.levels < 1 || header.levels > SLIMGRAD_MAX_LEVELS || header.rice > SLIMGRAD_MAX_RICE) return -1;
+  if (header.channels < 1 || header.inner < 1 || header.inner > INT64_MAX) return -1;
+  if (affine && int64_t{header.channels} * 8 > nbytes) return -1;  // before memory is asked for
+  NestedCode& code = chosen.code;
+  code = {};
+  code.dtype = dtype, code.flags = header.flags, code.levels = header.levels, code.rice = header.rice;
+  code.channels = header.channels, code.inner = static_cast<int64_t>(header.inner);
+  place_tables(chosen);
+  const int64_t tables_nbytes = static_cast<int64_t>(chosen.tables.size() * sizeof(float));
+  const int64_t start = static_cast<int64_t>(sizeof header) + tables_nbytes;
+  if (nbytes < start) return -1;
+  if (tables_nbytes) std::memcpy(chosen.tables.data(), payload + sizeof header, static_cast<size_t>(tables_nbytes));
+  return start;
+}
+
+bool is_dtype(int32_t dtype) { return dtype >= SLIMGRAD_FLOAT32 && dtype <= SLIMGRAD_BFLOAT16; }
+
+}  // namespace
+}  // namespace slimgrad
+
+using namespace slimgrad;
+
+int64_t slimgrad_pack_nested(const void* x, int64_t n, int32_t dtype, int64_t channels, int64_t inner, int32_t options,
+                             double rel, double absolute, uint8_t* out, int64_t capacity, int threads) {
+  if (n < 0 || !is_dtype(dtype) || channels < 1 || inner < 1 || !(rel >= 0) || !(absolute >= 0)) return SLIMGRAD_BAD_ARGUMENT;
   const DefaultFloats guard;
-  const Kernels& table = kernels();
-  std::memset(out, 0, sizeof(double) * 4 * static_cast<size_t>(channels));
-  const int size = itemsize(dtype);
-  if (channels == 1) {
-    for (int64_t at = 0; at < n; at += every)
-      table.moments(static_cast<const char*>(x) + at * size, n - at < run ? n - at : run, dtype, out);
-    return 0;
+  const NestedWish wish{dtype, channels, inner, (options & SLIMGRAD_CENTRED) != 0, (options & SLIMGRAD_SAMPLED) != 0, rel,
+                        absolute};
+  ChosenCode chosen;
+  if (!choose_code(x, n, wish, chosen)) return 0;
+  NestedCode& code = chosen.code;
+  if (code.flags & SLIMGRAD_AFFINE) {
+    chosen.inverse.resize(static_cast<size_t>(code.channels));
+    for (size_t c = 0; c < chosen.inverse.size(); ++c) chosen.inverse[c] = 1.0f / code.scale[c];
+    code.inverse = chosen.inverse.data();
   }
-  for (int64_t at = 0; at < n; at += every) {  // a run may cross channels: take it piece by piece
-    const int64_t end = n - at < run ? n : at + run;
-    for (int64_t i = at; i < end;) {
-      const int64_t channel = i / inner % channels, left = inner - i % inner;
-      const int64_t piece = end - i < left ? end - i : left;
-      table.moments(static_cast<const char*>(x) + i * size, piece, dtype, out + channel * 4);
-      i += piece;
-    }
-  }
-  return 0;
+  const float eps = chosen.eps < 0x1.fffffep127 ? static_cast<float>(chosen.eps) : 0x1.fffffep127f;
+  const NestedHeader header{kVersion, static_cast<uint8_t>(code.flags), static_cast<uint8_t>(code.levels),
+                            static_cast<uint8_t>(code.rice), static_cast<uint32_t>(code.channels),
+                            static_cast<uint64_t>(code.inner), eps, 0};
+  const int64_t tables_nbytes = static_cast<int64_t>(chosen.tables.size() * sizeof(float));
+  const int64_t start = static_cast<int64_t>(sizeof header) + tables_nbytes;
+  if (capacity < start) return SLIMGRAD_NO_ROOM;
+  std::memcpy(out, &header, sizeof header);
+  if (tables_nbytes) std::memcpy(out + sizeof header, chosen.tables.data(), static_cast<size_t>(tables_nbytes));
+  const int64_t body = encode_body(x, n, code, out + start, capacity - start, threads);
+  return body < 0 ? static_cast<int64_t>(SLIMGRAD_NO_ROOM) : start + body;
+}
+
+int64_t slimgrad_unpack_nested(const uint8_t* payload, int64_t nbytes, void* out, int64_t n, int32_t dtype, int threads) {
+  if (n < 0 || !is_dtype(dtype)) return SLIMGRAD_BAD_ARGUMENT;
+  ChosenCode chosen;
+  const int64_t start = parse(payload, nbytes, dtype, chosen);
+  if (start < 0) return SLIMGRAD_CORRUPT;
+  return decode_body(payload + start, nbytes - start, chosen.code, out, n, threads) ? 0 : SLIMGRAD_CORRUPT;
 }

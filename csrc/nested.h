@@ -33,8 +33,18 @@ struct BlockMasks {                         // 66 KiB: one block's planes, befor
   uint64_t digit[kGroups][4];               // decoding: how many planes are set, in binary digits
 };
 
-struct NestedCode : slimgrad_nested {
-  const float* inverse;  // 1 / scale by channel, AFFINE encoders only
+struct NestedCode {
+  int32_t dtype;
+  int32_t flags;    // SLIMGRAD_AFFINE: y = (x - centre) / scale by channel; SLIMGRAD_MIDDLE: a bin around zero
+  int32_t levels;   // K, 1 to 15
+  int32_t rice;     // low-order bits stored plain, 0 to 12; above 0 needs AFFINE
+  int64_t channels; // value i belongs to channel (i / inner) % channels
+  int64_t inner;
+  const float* scale;       // one per channel, AFFINE only
+  const float* centre;
+  const float* inverse;     // 1 / scale, encoders only
+  const float* thresholds;  // K + 1, rising; when rice is 0
+  const float* values;      // K, what a value above thresholds[k] is restored to
 };
 
 struct NestedKernels {
@@ -45,6 +55,15 @@ struct NestedKernels {
   bool (*decode)(const uint8_t* body, int64_t nbytes, const BlockEntry& entry, int64_t first, int count,
                  const NestedCode& code, BlockMasks& masks, void* out);
 };
+
+struct NestedHeader {  // little-endian, in front of the tables, the index and the blocks
+  uint8_t version, flags, levels, rice;
+  uint32_t channels;
+  uint64_t inner;
+  float eps;
+  uint32_t seed;  // reserved for dither: 0
+};
+static_assert(sizeof(NestedHeader) == 24);
 
 inline int itemsize(int dtype) { return dtype == SLIMGRAD_FLOAT32 ? 4 : 2; }
 

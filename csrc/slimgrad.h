@@ -36,37 +36,19 @@ SLIMGRAD_API void slimgrad_use_pool(void* gomp_parallel);
 
 /* ---- nested: unary bit planes under an error bound; docs/format.md -------------------------------------------------- */
 
-enum { SLIMGRAD_AFFINE = 1, SLIMGRAD_MIDDLE = 2 };
+enum { SLIMGRAD_AFFINE = 1, SLIMGRAD_MIDDLE = 2 };             /* flags of a payload */
+enum { SLIMGRAD_CENTRED = 1, SLIMGRAD_SAMPLED = 2 };           /* options of slimgrad_pack_nested */
 enum { SLIMGRAD_BLOCK = 16384, SLIMGRAD_MAX_LEVELS = 15, SLIMGRAD_MAX_RICE = 12 };
 
-typedef struct {
-  int32_t dtype;
-  int32_t flags;    /* SLIMGRAD_AFFINE: y = (x - centre) / scale by channel; SLIMGRAD_MIDDLE: a bin around zero */
-  int32_t levels;   /* K, 1 to 15 */
-  int32_t rice;     /* low-order bits stored plain, 0 to 12; above 0 needs AFFINE */
-  int64_t channels; /* value i belongs to channel (i / inner) % channels */
-  int64_t inner;
-  const float* thresholds; /* K + 1, rising; used when rice is 0 */
-  const float* values;     /* K, what a value above thresholds[k] is restored to; used when rice is 0 */
-  const float* scale;      /* one per channel, AFFINE only */
-  const float* centre;
-} slimgrad_nested;
-
-/* Write index and blocks of n values to out. Never writes beyond capacity. */
-SLIMGRAD_API int64_t slimgrad_nested_encode(const void* x, int64_t n, const slimgrad_nested* code, uint8_t* out,
-                                            int64_t capacity, int threads);
-/* Restore n values. Whatever the bytes, reads only body[0, nbytes) and writes only out[0, n). */
-SLIMGRAD_API int64_t slimgrad_nested_decode(const uint8_t* body, int64_t nbytes, const slimgrad_nested* code, void* out,
-                                            int64_t n, int threads);
-
-/* Sums over values picked as runs of `run` values every `every` values (run = every: all of them), per channel:
- * out[channel * 4 + {0, 1, 2, 3}] = count, non-zero count, sum, sum of squares; NaN and infinities are left out. */
-SLIMGRAD_API int64_t slimgrad_moments(const void* x, int64_t n, int32_t dtype, int64_t channels, int64_t inner,
-                                      int64_t run, int64_t every, double* out);
-/* From those sums: scale and centre per channel for steps that keep eps = rel x RMS (rel > 0) or `absolute` after every
- * rounding, `reach` steps from the centre; *eps is the largest. SLIMGRAD_BAD_ARGUMENT when float32 has no room for them. */
-SLIMGRAD_API int64_t slimgrad_channel_scales(const double* sums, int64_t channels, int32_t dtype, int centred, double rel,
-                                             double absolute, int64_t reach, float* scale, float* centre, double* eps);
+/* Write the payload of n values to out and return its length; 0 when the values had better stay raw.
+ * The bound is rel x RMS when rel > 0, else `absolute`; value i belongs to channel (i / inner) % channels.
+ * SLIMGRAD_CENTRED: code the distance from the channel's mean, signs are not kept. SLIMGRAD_SAMPLED: RMS of a sample. */
+SLIMGRAD_API int64_t slimgrad_pack_nested(const void* x, int64_t n, int32_t dtype, int64_t channels, int64_t inner,
+                                          int32_t options, double rel, double absolute, uint8_t* out, int64_t capacity,
+                                          int threads);
+/* Restore n values. Whatever the bytes, reads only payload[0, nbytes) and writes only out[0, n). */
+SLIMGRAD_API int64_t slimgrad_unpack_nested(const uint8_t* payload, int64_t nbytes, void* out, int64_t n, int32_t dtype,
+                                            int threads);
 
 /* ---- lossless: words of 1, 2, 4 or 8 bytes at any address; docs/format.md ------------------------------------------- */
 

@@ -34,11 +34,10 @@ def _library() -> ctypes.CDLL | str:
         return f"the compiled library at {path} is of another version (interface {library.slimgrad_abi()}, not {ABI})"
     p, n, i, d = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_double
     library.slimgrad_isa.restype = ctypes.c_char_p
-    library.slimgrad_nested_encode.argtypes = [p, n, p, p, n, i]
-    library.slimgrad_nested_decode.argtypes = [p, n, p, p, n, i]
-    library.slimgrad_moments.argtypes = [p, n, ctypes.c_int32, n, n, n, n, p]
-    library.slimgrad_channel_scales.argtypes = [p, n, ctypes.c_int32, i, d, d, n, p, p, p]
-    for name in ("slimgrad_nested_encode", "slimgrad_nested_decode", "slimgrad_moments", "slimgrad_channel_scales"):
+    size = ctypes.c_int32
+    library.slimgrad_pack_nested.argtypes = [p, n, size, n, n, size, d, d, p, n, i]
+    library.slimgrad_unpack_nested.argtypes = [p, n, p, n, size, i]
+    for name in ("slimgrad_pack_nested", "slimgrad_unpack_nested"):
         getattr(library, name).restype = n
     _declare_lossless(library)
     _check_isa_wish(library)

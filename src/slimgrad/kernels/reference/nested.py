@@ -1,4 +1,4 @@
-"""nested in plain torch: the specification of csrc/nested.* and of docs/format.md.
+"""The body of a nested payload in plain torch: the specification of csrc/nested_*.inc and of docs/format.md.
 
 A body is an index (8 bytes per block of 16,384 values) and the blocks. Everything here works on one block at a time with
 boolean planes, in the order in which the bytes lie; nothing is tuned.
@@ -59,43 +59,37 @@ def ieee_floats() -> Iterator[None]:
             torch.set_flush_denormal(True)
 
 
-def nested_encode(flat: torch.Tensor, code: NestedCode, out: torch.Tensor) -> int:
-    """Write index and blocks of `flat` into `out` (uint8) and return how many bytes they take."""
+def encode_body(flat: torch.Tensor, code: NestedCode) -> bytes:
+    """Return index and blocks of `flat`."""
     index, blocks, offset = b"", [], 0
-    with ieee_floats():
-        for first in range(0, flat.numel(), BLOCK):
-            x = flat[first : first + BLOCK]
-            planes = _quantize(x, first, code)
-            body, escapes = _pack(x, planes, code)
-            raw_nbytes = -(-x.numel() * x.element_size() // 4) * 4
-            if len(body) < raw_nbytes:
-                index += ENTRY.pack(offset // 4, planes.kind, len(planes.unary), escapes)
-            else:
-                index += ENTRY.pack(offset // 4, RAW, 0, 0)
-                body = _padded(x.view(torch.uint8).numpy().tobytes())
-            blocks.append(body)
-            offset += len(body)
-    data = index + b"".join(blocks)
-    out[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-    return len(data)
+    for first in range(0, flat.numel(), BLOCK):
+        x = flat[first : first + BLOCK]
+        planes = _quantize(x, first, code)
+        block, escapes = _pack(x, planes, code)
+        raw_nbytes = -(-x.numel() * x.element_size() // 4) * 4
+        if len(block) < raw_nbytes:
+            index += ENTRY.pack(offset // 4, planes.kind, len(planes.unary), escapes)
+        else:
+            index += ENTRY.pack(offset // 4, RAW, 0, 0)
+            block = _padded(x.view(torch.uint8).numpy().tobytes())
+        blocks.append(block)
+        offset += len(block)
+    return index + b"".join(blocks)
 
 
-def nested_decode(body: torch.Tensor, code: NestedCode, out: torch.Tensor) -> None:
+def decode_body(data: bytes, code: NestedCode, out: torch.Tensor) -> None:
     """Fill `out` from index and blocks, or raise CorruptPayload."""
-    data = body.numpy().tobytes()
     count = -(-out.numel() // BLOCK)
     if len(data) < count * ENTRY.size:
         raise CorruptPayload(f"nested: expected an index of {count * ENTRY.size} bytes, got {len(data)}")
     entries = [ENTRY.unpack_from(data, ENTRY.size * i) for i in range(count)]
     blocks = data[count * ENTRY.size :]
     ends = [entry[0] * 4 for entry in entries[1:]] + [len(blocks)]
-    with ieee_floats():
-        for i, (entry, end) in enumerate(zip(entries, ends, strict=True)):
-            here = out[i * BLOCK : (i + 1) * BLOCK]
-            start = entry[0] * 4
-            if start > end or end > len(blocks):
-                raise CorruptPayload(f"nested: block {i} lies at bytes {start} to {end} of {len(blocks)}")
-            _decode_block(blocks[start:end], entry, i * BLOCK, code, here)
+    for i, (entry, end) in enumerate(zip(entries, ends, strict=True)):
+        start = entry[0] * 4
+        if start > end or end > len(blocks):
+            raise CorruptPayload(f"nested: block {i} lies at bytes {start} to {end} of {len(blocks)}")
+        _decode_block(blocks[start:end], entry, i * BLOCK, code, out[i * BLOCK : (i + 1) * BLOCK])
 
 
 def _quantize(x: torch.Tensor, first: int, code: NestedCode) -> _Planes:

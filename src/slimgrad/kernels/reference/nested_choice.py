@@ -1,0 +1,249 @@
+"""From a bound to a nested code, in plain torch: sums over the values, steps per channel, tables, header.
+
+The compiled twin is csrc/choose.cpp; both use the same float64 operations in the same order. Sums may differ in their last
+bits (another order of adding), so what is derived from them is rounded to few bits before it decides anything.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from slimgrad.errors import CorruptPayload
+from slimgrad.kernels.reference.nested import (
+    AFFINE,
+    MAX_LEVELS,
+    MAX_RICE,
+    MIDDLE,
+    NestedCode,
+    decode_body,
+    encode_body,
+    ieee_floats,
+)
+
+VERSION = 1
+HEADER = struct.Struct("<BBBBIQfI")  # version, flags, levels, rice, channels, inner, eps, dither seed (reserved: 0)
+
+SAMPLE_RUN = 64  # values taken in a row when a sample stands for the tensor
+SAMPLE_RUNS = 256  # runs per tensor ...
+RUNS_PER_CHANNEL = 2  # ... and at least so many per channel: an RMS of 128 values is good to 6 %
+EPS_BITS = 8  # significant bits of eps that reach the code: neither the order of summation nor its kernel matters
+ARITHMETIC = 2.0**-22  # (x - centre) / scale and back in float32, relative to the largest value: four roundings
+SMALLEST_EPS, LARGEST_EPS = 2.0**-100, 2.0**100  # beyond these, 1 / step and level * step leave float32's range
+EXACT_STEP = 2.0**-126  # so small that only the centre itself is coded and every other value escapes
+WELL_CONDITIONED = 1e-10  # below this share of the mean's square, the difference that gives the variance is noise
+
+
+class Grid(NamedTuple):
+    """What rounding to a dtype costs, and its range."""
+
+    relative: float  # half a unit in the last place
+    subnormal: float  # the same among subnormals
+    reach: int  # largest distance from the centre in steps: rounding grows with it, and may cost a quarter of eps
+
+
+GRIDS = {
+    torch.float32: Grid(2.0**-24, 2.0**-150, MAX_LEVELS << MAX_RICE),
+    torch.float16: Grid(2.0**-11, 2.0**-25, 256),
+    torch.bfloat16: Grid(2.0**-9, 2.0**-134, 64),
+}
+
+
+class NestedWish(NamedTuple):
+    """What the caller wants: eps = rel x RMS when rel > 0, else `absolute`."""
+
+    channels: int
+    inner: int
+    centred: bool
+    sampled: bool
+    rel: float
+    absolute: float
+
+
+def pack_nested(flat: torch.Tensor, wish: NestedWish, out: torch.Tensor) -> int:
+    """Write the payload of `flat` into `out` (uint8) and return its length; 0 when the values had better stay raw."""
+    with ieee_floats():
+        found = _choose(flat, wish)
+        if found is None:
+            return 0
+        code, eps = found
+        recorded = np.float32(min(eps, float(np.finfo(np.float32).max)))
+        head = bytearray(HEADER.pack(VERSION, code.flags, code.levels, code.rice, code.channels, code.inner, recorded, 0))
+        for table in (code.scale, code.centre, code.thresholds, code.values):
+            head += b"" if table is None else table.numpy().tobytes()
+        data = head + encode_body(flat, code)
+    out[: len(data)] = torch.frombuffer(data, dtype=torch.uint8)
+    return len(data)
+
+
+def unpack_nested(payload: torch.Tensor, out: torch.Tensor) -> None:
+    """Fill `out` from a payload, or raise CorruptPayload."""
+    code, body = _parse(payload.numpy().tobytes())
+    with ieee_floats():
+        decode_body(body, code, out)
+
+
+def _parse(data: bytes) -> tuple[NestedCode, bytes]:
+    if len(data) < HEADER.size:
+        raise CorruptPayload(f"nested: expected a header of {HEADER.size} bytes, got {len(data)}")
+    version, flags, levels, rice, channels, inner, _, seed = HEADER.unpack_from(data)
+    if version != VERSION:
+        raise CorruptPayload(f"nested: expected format version {VERSION}, got {version}")
+    is_known = flags in (0, AFFINE, AFFINE | MIDDLE) and (flags or not rice) and seed == 0
+    if not (is_known and 1 <= levels <= MAX_LEVELS and rice <= MAX_RICE and channels >= 1 and 1 <= inner < 2**63):
+        raise CorruptPayload(f"nested: no such code (flags {flags}, {levels} levels, rice {rice}, {channels} channels)")
+    n_affine = 2 * channels if flags & AFFINE else 0
+    n_tables = n_affine + (0 if rice else 2 * levels + 1)
+    end = HEADER.size + 4 * n_tables
+    if len(data) < end:
+        raise CorruptPayload(f"nested: expected tables up to byte {end}, got {len(data)} bytes")
+    tables = torch.frombuffer(bytearray(data[HEADER.size : end] or b"\0\0\0\0"), dtype=torch.float32)
+    scale, centre = (tables[:channels], tables[channels:n_affine]) if n_affine else (None, None)
+    middle = n_affine + levels + 1
+    thresholds, values = (None, None) if rice else (tables[n_affine:middle], tables[middle:])
+    return NestedCode(flags, levels, rice, channels, inner, thresholds, values, scale, centre), data[end:]
+
+
+def _choose(flat: torch.Tensor, wish: NestedWish) -> tuple[NestedCode, float] | None:
+    """Return the code and the eps it keeps, or None when the values had better stay raw."""
+    grid = GRIDS[flat.dtype]
+    sums = _sums(flat, wish)
+    rms = _overall_rms(sums, wish.centred)
+    eps = wish.rel * rms if wish.rel > 0 else wish.absolute
+    if rms == 0.0:  # no value but zeros (or the centres) was seen: whatever else there is escapes
+        eps = min(eps, torch.finfo(flat.dtype).max) if eps > 0 else torch.finfo(flat.dtype).tiny
+    else:
+        eps = _rounded_down(min(eps, 2.0 * rms))
+    if not eps > 0:
+        return None
+    levels, rice = _split(rms / (2.0 * eps), grid.reach)
+    if wish.centred or wish.channels > 1 or rice > 0:
+        scales = _channel_scales(sums, wish, eps, float(levels << rice), grid)
+        if scales is not None:
+            scale, centre, kept = scales
+            flags = AFFINE | (MIDDLE if wish.centred else 0)
+            tables = (None, None) if rice else _unit_tables(levels, wish.centred)
+            return NestedCode(flags, levels, rice, wish.channels, wish.inner, *tables, scale, centre), kept
+        if wish.centred or (wish.channels > 1 and wish.rel > 0):
+            return None
+    thresholds, values = _grid_tables(eps, flat.dtype)
+    if not values.numel():
+        return None
+    return NestedCode(0, values.numel(), 0, 1, 1, thresholds, values), eps
+
+
+def _sums(flat: torch.Tensor, wish: NestedWish) -> torch.Tensor:
+    """Return float64 (channels, 4): finite values, non-zeros, sum, sum of squares, over all values or a sample."""
+    n = flat.numel()
+    runs = max(SAMPLE_RUNS, wish.channels * RUNS_PER_CHANNEL)
+    run = every = max(1, n)
+    if (wish.sampled or wish.rel == 0) and n > 2 * SAMPLE_RUN * runs:
+        run, every = SAMPLE_RUN, n // runs | 1  # odd, so that runs do not keep step with rows and channels
+    at = (torch.arange(0, n, every).unsqueeze(1) + torch.arange(run)).reshape(-1)
+    at = at[at < n]
+    x = flat[at].to(torch.float32).to(torch.float64)
+    is_finite = torch.isfinite(x)
+    x = torch.where(is_finite, x, 0.0)
+    columns = torch.stack([is_finite.double(), (x != 0).double(), x, x * x], dim=1)
+    return torch.zeros(wish.channels, 4, dtype=torch.float64).index_add_(0, at // wish.inner % wish.channels, columns)
+
+
+def _overall_rms(sums: torch.Tensor, is_centred: bool) -> float:
+    count, nonzero, total, squares = sums.unbind(1)
+    if is_centred:
+        squares = squares - total * total / torch.clamp(count, min=1.0)
+    weight = float((count if is_centred else nonzero).sum())
+    return math.sqrt(max(float(squares.sum()), 0.0) / max(weight, 1.0))
+
+
+def _rounded_down(x: float) -> float:
+    if not x > 0 or not math.isfinite(x):
+        return x
+    mantissa, exponent = math.frexp(x)
+    return math.ldexp(math.floor(math.ldexp(mantissa, EPS_BITS)), exponent - EPS_BITS)
+
+
+def _split(rms_in_steps: float, reach: int) -> tuple[int, int]:
+    """Return (levels, rice): the number of plain low-order bits that makes the code shortest, within the reach.
+
+    A half-normal magnitude costs about rice + 0.8 rms / 2^rice bits; the minimum is at 2^rice = 0.55 rms.
+    """
+    rice = 0
+    while rice < MAX_RICE and 0.55 * rms_in_steps >= 1.4142135623730951 * (1 << rice):
+        rice += 1
+    while rice > 0 and reach >> rice < 2:
+        rice -= 1
+    return min(MAX_LEVELS, reach >> rice), rice
+
+
+def _channel_scales(
+    sums: torch.Tensor, wish: NestedWish, absolute: float, reach: float, grid: Grid
+) -> tuple[torch.Tensor, torch.Tensor, float] | None:
+    """Return (scale, centre, largest eps) per channel, or None when float32 has no room for steps.
+
+    eps is rel x RMS of the channel (about its mean if centred, else of its non-zeros) or `absolute`, and at most two RMS.
+    The step is 2 x (eps - what rounding can cost); where that is too much of it, the channel gets EXACT_STEP: its values
+    escape and come back bit for bit.
+    """
+    count, nonzero, total, squares = sums.unbind(1)
+    mean = torch.zeros_like(total)
+    variance = squares / torch.clamp(nonzero, min=1.0)
+    is_noise = torch.zeros_like(variance, dtype=torch.bool)
+    if wish.centred:
+        mean = total / torch.clamp(count, min=1.0)
+        variance = torch.clamp(squares / torch.clamp(count, min=1.0) - mean * mean, min=0.0)
+        is_noise = (variance < WELL_CONDITIONED * (mean * mean)) & (variance + mean * mean > 0)
+    rms = torch.sqrt(variance)
+    is_flat = rms == 0.0
+    eps = torch.minimum(wish.rel * rms if wish.rel > 0 else torch.full_like(rms, absolute), 2.0 * rms)
+    eps = torch.where(is_flat, absolute, eps)
+    if bool((~is_flat & ((eps < SMALLEST_EPS) | (eps > LARGEST_EPS))).any()):
+        return None
+    centre = mean.to(torch.float32)
+    slack = (grid.relative + ARITHMETIC) * (centre.double().abs() + (2.0 * reach) * eps) + grid.subnormal
+    is_exact = is_noise | (slack > 0.25 * eps) | (eps < SMALLEST_EPS)
+    step = torch.where(is_exact, EXACT_STEP, 2.0 * (eps - slack))
+    scale = (step.to(torch.float32).view(torch.int32) & ~0xFFF).view(torch.float32)
+    return scale, centre, float(torch.where(is_exact, 0.0, eps).max())
+
+
+def _unit_tables(levels: int, is_centred: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return thresholds and values in steps: 0, 1, 2 ... with middles between, or shifted by half around the centre."""
+    steps = torch.arange(levels + 1, dtype=torch.float32)
+    return (steps + 0.5, steps[1:].clone()) if is_centred else (steps, steps[:-1] + 0.5)
+
+
+def _grid_tables(eps: float, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return thresholds and values on the dtype's own grid: value - threshold <= eps and next threshold - value <= eps.
+
+    Values are as far apart as the grid allows, so nothing is lost to rounding; where the grid is coarser than eps the table
+    ends, and larger values escape.
+    """
+    eps *= 1.0 - 2.0**-40  # covers the rounding of the two sums below
+    thresholds, values = [0.0], []
+    while len(values) < MAX_LEVELS:
+        value = _on_grid(thresholds[-1] + eps, dtype)
+        if value <= thresholds[-1]:
+            break
+        values.append(value)
+        thresholds.append(_on_grid(value + eps, dtype))
+    return torch.tensor(thresholds, dtype=torch.float32), torch.tensor(values, dtype=torch.float32)
+
+
+def _on_grid(x: float, dtype: torch.dtype) -> float:
+    """Return the largest number of that dtype that is at most x (x >= 0)."""
+    largest = torch.finfo(dtype).max
+    if x >= largest:
+        return largest
+    if dtype == torch.bfloat16:
+        below = np.array([x], dtype=np.float32)
+        if float(below[0]) > x:
+            below = np.nextafter(below, np.float32(0))
+        return float((below.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)[0])
+    grid = np.float16 if dtype == torch.float16 else np.float32
+    nearest = grid(x)
+    return float(nearest if float(nearest) <= x else np.nextafter(nearest, grid(0)))
