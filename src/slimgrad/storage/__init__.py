@@ -7,5 +7,6 @@ buffers    room to decode into, reused for ever
 
 from slimgrad.storage.arena import Arena, Slot
 from slimgrad.storage.buffers import Buffers
+from slimgrad.storage.heap import Heap
 
-__all__ = ["Arena", "Buffers", "Slot"]
+__all__ = ["Arena", "Buffers", "Heap", "Slot"]

@@ -1,8 +1,11 @@
 """Memory straight from the system: address space is reserved at once, a page costs nothing until it is written.
 
-A Region is a private anonymous mapping. It counts how far it has been touched, because only that part is resident, and
-can hand pages back while it stays mapped. It is unmapped by its last reference: tensors made from `values` keep it alive,
-so memory that somebody can still reach is never given away.
+`Pages` is a private anonymous mapping that counts how far it has been touched, because only that part is resident, and
+that can hand pages back while it stays mapped. It is unmapped by its last reference; tensors made from `values` are
+such references, so memory that somebody can still reach is never given away.
+
+Huge pages are asked for: touching fresh memory for the first time costs 0.09 s per GB with them and 0.94 s without, and
+warm memory is equally fast (measured on Zen 3, Linux 6.18, by copying 64 MiB).
 
 Private mappings are copied on write after a fork: a child never changes what its parent sees. What a fork does break is
 a lock that another thread held at that moment; `unlock_in_child` mends it.
@@ -19,9 +22,8 @@ from typing import Protocol
 
 import numpy as np
 
-PAGE = mmap.PAGESIZE
 HUGE = 1 << 21  # bytes of a transparent huge page on x86-64, and on arm64 with pages of 4 KiB
-# Python below 3.13 does not name the flag; the value is that of Linux on every architecture torch runs on.
+# Python below 3.13 does not name the flag; this is its value on every Linux that torch runs on.
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
@@ -30,25 +32,23 @@ def round_up(nbytes: int, unit: int) -> int:
     return (nbytes + unit - 1) & -unit
 
 
-class Region:
+class Pages:
     """`size` bytes of address space, of which the first `touched` count as resident."""
 
-    __slots__ = ("_memory", "_unit", "size", "touched", "values")
+    __slots__ = ("_memory", "_unit", "address", "size", "touched", "values")
 
-    def __init__(self, size: int, huge: bool) -> None:
-        self.size = round_up(size, HUGE if huge else PAGE)
+    def __init__(self, nbytes: int) -> None:
+        self.size = round_up(nbytes, HUGE)
         self._memory = _map(self.size)
-        self._unit = HUGE if huge and _ask_for_huge_pages(self._memory) else PAGE
+        self._unit = HUGE if _ask_for_huge_pages(self._memory) else mmap.PAGESIZE
         self.values = np.frombuffer(self._memory, dtype=np.uint8)
+        self.address = self.values.ctypes.data
         self.touched = 0
 
     def touch(self, end: int) -> None:
         """Note that bytes below `end` may have been written."""
         if end > self.touched:
             self.touched = min(round_up(end, self._unit), self.size)
-
-    def contains(self, address: int) -> bool:
-        return 0 <= address - self.values.ctypes.data < self.size
 
     def forget(self, start: int) -> None:
         """Give the pages at and above `start` back to the system; their content is lost."""
@@ -58,10 +58,25 @@ class Region:
             self.touched = start
 
 
+def default_nbytes() -> int:
+    """Return how much address space to reserve at once: far more than is needed, where it is free."""
+    is_free = sys.maxsize > 1 << 32 and os.name != "nt" and not _counts_address_space()
+    return 1 << 36 if is_free else 1 << 28
+
+
 def _map(size: int) -> mmap.mmap:
     if not hasattr(mmap, "MAP_PRIVATE"):  # Windows
         return mmap.mmap(-1, size)
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
+
+
+def _counts_address_space() -> bool:
+    """Return whether this Linux counts reserved address space against the memory of the machine."""
+    try:
+        with open("/proc/sys/vm/overcommit_memory") as setting:
+            return setting.read().strip() == "2"
+    except OSError:
+        return False
 
 
 def _ask_for_huge_pages(memory: mmap.mmap) -> bool:
@@ -77,7 +92,7 @@ def _ask_for_huge_pages(memory: mmap.mmap) -> bool:
 class Locked(Protocol):
     """Whatever guards its state with a lock of this name."""
 
-    _lock: threading.Lock
+    lock: threading.Lock
 
 
 _LOCKED: weakref.WeakSet[Locked] = weakref.WeakSet()
@@ -90,7 +105,7 @@ def unlock_in_child(pool: Locked) -> None:
 
 def _unlock_all() -> None:
     for pool in _LOCKED:
-        pool._lock = threading.Lock()
+        pool.lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
