@@ -18,8 +18,8 @@ $(VENV)/.ready: pyproject.toml tools/setup.sh
 	touch $@
 
 $(READY): $(VENV)/.ready CMakeLists.txt $(wildcard csrc/*)
-	cmake -S . -B build/native -DCMAKE_INSTALL_PREFIX=src
-	cmake --build build/native --parallel 2 && cmake --install build/native
+	$(PY) -m cmake -S . -B build/native -DCMAKE_INSTALL_PREFIX=src
+	$(PY) -m cmake --build build/native --parallel 2 && $(PY) -m cmake --install build/native
 	touch $@
 
 test: $(READY)
@@ -30,8 +30,8 @@ asan: $(READY)
 	if [ -f tests/csrc/run_asan.sh ]; then sh tests/csrc/run_asan.sh; else echo "no sanitizer corpus yet"; fi
 
 check: $(READY)
-	ruff format --check . && ruff check .
-	pyright
+	$(PY) -m ruff format --check . && $(PY) -m ruff check .
+	$(PY) -m pyright
 	$(PY) tools/check_tree.py
 
 demo: $(READY)
