@@ -29,7 +29,9 @@ def active() -> types.ModuleType:
     if native.is_available():
         return native
     if wish == "native":
-        raise ConfigError(f"SLIMGRAD_KERNELS=native, but {native.why_unavailable()}; reinstall with a C++ compiler at hand")
+        raise ConfigError(
+            f"SLIMGRAD_KERNELS=native, but {native.why_unavailable()}; reinstall with a C++ compiler at hand"
+        )
     warnings.warn(
         f"slimgrad runs its slow reference kernels, because {native.why_unavailable()}; "
         "install a C++ compiler, then: pip install --force-reinstall --no-deps slimgrad",

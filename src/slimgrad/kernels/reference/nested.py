@@ -85,8 +85,8 @@ def decode_body(data: bytes, code: NestedCode, out: torch.Tensor) -> None:
     entries = [ENTRY.unpack_from(data, ENTRY.size * i) for i in range(count)]
     blocks = data[count * ENTRY.size :]
     ends = [entry[0] * 4 for entry in entries[1:]] + [len(blocks)]
-    for i, (entry, end) in enumerate(zip(entries, ends, strict=True)):
-        start = entry[0] * 4
+    for i, entry in enumerate(entries):
+        start, end = entry[0] * 4, ends[i]
         if start > end or end > len(blocks):
             raise CorruptPayload(f"nested: block {i} lies at bytes {start} to {end} of {len(blocks)}")
         _decode_block(blocks[start:end], entry, i * BLOCK, code, out[i * BLOCK : (i + 1) * BLOCK])
@@ -126,7 +126,9 @@ def _unary(magnitude: torch.Tensor, plane: torch.Tensor, code: NestedCode) -> li
     return planes
 
 
-def _rice(magnitude: torch.Tensor, start: torch.Tensor, code: NestedCode) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def _rice(
+    magnitude: torch.Tensor, start: torch.Tensor, code: NestedCode
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Split the integer code of each value into a quotient, in unary, and `rice` plain low-order bits."""
     limit = float(code.levels << code.rice)
     shifted = magnitude - 0.5 if code.flags & MIDDLE else magnitude
@@ -163,7 +165,9 @@ def _pack(x: torch.Tensor, planes: _Planes, code: NestedCode) -> tuple[bytes, in
     return body + _padded(escaped.contiguous().view(torch.uint8).numpy().tobytes()), escaped.numel()
 
 
-def _decode_block(data: bytes, entry: tuple[int, int, int, int], first: int, code: NestedCode, out: torch.Tensor) -> None:
+def _decode_block(
+    data: bytes, entry: tuple[int, int, int, int], first: int, code: NestedCode, out: torch.Tensor
+) -> None:
     _, kind, n_planes, n_escapes = entry
     reader = _Reader(data)
     if kind == RAW:

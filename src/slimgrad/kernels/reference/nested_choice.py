@@ -72,7 +72,9 @@ def pack_nested(flat: torch.Tensor, wish: NestedWish, out: torch.Tensor) -> int:
             return 0
         code, eps = found
         recorded = np.float32(min(eps, float(np.finfo(np.float32).max)))
-        head = bytearray(HEADER.pack(VERSION, code.flags, code.levels, code.rice, code.channels, code.inner, recorded, 0))
+        head = bytearray(
+            HEADER.pack(VERSION, code.flags, code.levels, code.rice, code.channels, code.inner, recorded, 0)
+        )
         for table in (code.scale, code.centre, code.thresholds, code.values):
             head += b"" if table is None else table.numpy().tobytes()
         data = head + encode_body(flat, code)
