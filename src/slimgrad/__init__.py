@@ -14,19 +14,24 @@ from slimgrad.errors import (
     StorageFull,
     UnknownCodec,
 )
+from slimgrad.policy import Compress
+from slimgrad.session import Session, attach
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Absolute",
     "ChangedInPlace",
+    "Compress",
     "ConfigError",
     "CorruptPayload",
     "Exact",
     "InternalError",
     "Relative",
+    "Session",
     "SlimgradError",
     "StorageFull",
     "UnknownCodec",
+    "attach",
     "codecs",
 ]

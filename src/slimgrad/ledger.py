@@ -160,9 +160,9 @@ class Ledger:
         """Note a coded tensor. A blob that replaces another first takes it back: n=-1, both sizes negative."""
         self._note((_PACK, path, role, codec, nbytes_in, nbytes_out, seconds, n))
 
-    def record_kept(self, path: str, role: str, nbytes: int, reason: str, detail: str = "") -> None:
-        """Note a tensor that stays as it is; `detail` may name the function that saved it."""
-        self._note((_KEPT, path, role, nbytes, reason, detail))
+    def record_kept(self, path: str, role: str, nbytes: int, reason: str, detail: str = "", n: int = 1) -> None:
+        """Note tensors that stay as they are; `detail` may name the function that saved them."""
+        self._note((_KEPT, path, role, nbytes, reason, detail, n))
 
     def record_repeat(self, path: str, role: str, nbytes: int) -> None:
         """Note that a storage which is already counted was saved again."""
@@ -233,8 +233,8 @@ def ratio(nbytes_in: int, nbytes_out: int) -> float:
 def _fold_event(sums: Sums, event: tuple) -> None:
     kind, path, role = event[:3]
     if kind == _KEPT:
-        _, _, _, nbytes, reason, detail = event
-        sums.kept.setdefault((path, role, reason, detail), Count()).add(Count(1, nbytes))
+        _, _, _, nbytes, reason, detail, n = event
+        sums.kept.setdefault((path, role, reason, detail), Count()).add(Count(n, nbytes))
         return
     if kind == _REPEAT:
         sums.repeats.setdefault((path, role), Count()).add(Count(1, event[3]))

@@ -11,7 +11,7 @@ tensors; over all saved activations; and the measured peak, which no ratio of sa
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -25,8 +25,15 @@ __all__ = ["Report"]
 class Report:
     """Numbers of one session at one moment. `storage` names what the session's pools hold, in bytes."""
 
-    def __init__(self, snapshot: Snapshot, storage: Mapping[str, int] | None = None, peak: Peak | None = None) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        storage: Mapping[str, int] | None = None,
+        peak: Peak | None = None,
+        remarks: Sequence[str] = (),
+    ) -> None:
         self.snapshot = snapshot
+        self.remarks = list(remarks)  # what the session knows beyond the numbers
         self.storage = dict(storage or {})
         self.peak = peak
 
@@ -43,7 +50,7 @@ class Report:
     @property
     def notes(self) -> list[str]:
         """What stands out, and what to type about it."""
-        return notes(self.snapshot)
+        return notes(self.snapshot) + self.remarks
 
     def by_role(self) -> dict[str, Coded]:
         """Return the sums of the coded tensors of all steps by role, the largest first."""

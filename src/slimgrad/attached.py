@@ -1,0 +1,173 @@
+"""Which modules are attached, under which paths, and which bound holds where.
+
+Modules are held weakly: a session does not keep a model alive, and ends when the last of its models is gone.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from slimgrad.errors import ConfigError
+from slimgrad.policy import RoleBound
+from slimgrad.saved import PLAIN_TYPES
+
+_attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # roots of all sessions
+
+
+class Attached:
+    """The modules of one session. The first root's modules go by their own names, those of others after their class."""
+
+    def __init__(self, roots: tuple[nn.Module, ...], bound: RoleBound, rules: Mapping[str, RoleBound]) -> None:
+        _check(roots, bound, rules)
+        self.bound, self.rules = bound, dict(rules)
+        self.root_paths: set[str] = set()
+        self._roots = weakref.WeakSet(roots)
+        self._paths: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._bounds: dict[str, RoleBound] = {}
+        for number, root in enumerate(dict.fromkeys(roots)):
+            prefix = "" if number == 0 else self._unused(type(root).__name__)
+            self.root_paths.add(prefix)
+            for name, module in root.named_modules():
+                self._paths.setdefault(module, f"{prefix}.{name}".strip("."))
+        _attached.update(roots)
+
+    def path_of(self, module: nn.Module) -> str | None:
+        """Return the module's path; None where it is not attached."""
+        return self._paths.get(module)
+
+    def bound_of(self, path: str) -> RoleBound:
+        """Return the bound for tensors saved in the module at this path: that of the first rule that matches."""
+        bound = self._bounds.get(path)
+        if bound is None:
+            matches = (rule for pattern, rule in self.rules.items() if _matches(path, pattern))
+            bound = self._bounds[path] = next(matches, self.bound)
+        return bound
+
+    def constants(self) -> set[torch.UntypedStorage]:
+        """Return the storages of all parameters and buffers, as they are now."""
+        members = (
+            tensor
+            for module in list(self._paths)
+            for tensor in (*module._parameters.values(), *module._buffers.values())
+            if tensor is not None
+        )
+        return storages_of(members)
+
+    def when_gone(self, callback: Callable[[], None]) -> None:
+        """Call back when the last of the roots has died."""
+        roots = self._roots
+
+        def one_died() -> None:
+            if not roots:
+                callback()
+
+        for root in list(roots):
+            weakref.finalize(root, one_died).atexit = False
+
+    def release(self) -> None:
+        """Allow the modules to be attached again."""
+        for root in list(self._roots):
+            _attached.discard(root)
+
+    def _unused(self, name: str) -> str:
+        number, prefix = 1, name
+        while prefix in self.root_paths:
+            number += 1
+            prefix = f"{name}{number}"
+        return prefix
+
+
+class Frame(NamedTuple):
+    """The forward of an attached module, or a recording() context."""
+
+    module: object
+    path: str
+    sites: Iterator[int]  # numbers its saves, so that the next step knows them again
+
+
+class Running:
+    """The attached forwards that are running in one thread, the outermost first."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+
+    def push(self, module: object, path: str) -> None:
+        self.frames.append(Frame(module, path, itertools.count()))
+
+    def depth_of(self, module: object) -> int | None:
+        """Return how many forwards are around the innermost one of this module; None where it is not running."""
+        for depth in range(len(self.frames) - 1, -1, -1):
+            if self.frames[depth].module is module:
+                return depth
+        return None
+
+    @property
+    def path(self) -> str:
+        return self.frames[-1].path if self.frames else ""
+
+    def next_site(self) -> tuple[str, int]:
+        """Return a name for the save that is made now."""
+        return (self.frames[-1].path, next(self.frames[-1].sites)) if self.frames else ("", -1)
+
+
+def has_ended(caller: FrameType | None) -> bool:
+    """Return whether this Python frame runs no more."""
+    try:
+        if caller is not None:
+            caller.clear()
+    except RuntimeError:  # only an ended frame can be cleared
+        return False
+    return caller is not None
+
+
+def storages_of(values: Any) -> set[torch.UntypedStorage]:
+    """Return the storages of the plain tensors in nested lists and dicts that autograd did not make."""
+    return {
+        tensor.untyped_storage()
+        for tensor in _tensors(values, depth=4)
+        if tensor.grad_fn is None and type(tensor) in PLAIN_TYPES and _has_storage(tensor)
+    }
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth and isinstance(value, Mapping):
+        yield from _tensors(list(value.values()), depth)
+    elif depth and isinstance(value, (list, tuple, Iterator)):
+        for item in value:
+            yield from _tensors(item, depth - 1)
+
+
+def _matches(path: str, pattern: str) -> bool:
+    # "layer1.*" means all of layer1, and so also what its own forward saves
+    return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(f"{path}.", pattern)
+
+
+def _check(roots: tuple[nn.Module, ...], bound: RoleBound, rules: Mapping[str, RoleBound]) -> None:
+    for root in roots:
+        if not isinstance(root, nn.Module):
+            raise ConfigError(
+                f"attach expected torch.nn.Module objects, got {type(root).__name__}; "
+                "for code outside of modules use: with session.recording(): ..."
+            )
+        if root in _attached:
+            raise ConfigError(
+                f"expected a {type(root).__name__} that is not attached, got one that is; "
+                "call detach() on its session first"
+            )
+    for name, value in (("bound", bound), *((f"rules[{pattern!r}]", rule) for pattern, rule in rules.items())):
+        if not hasattr(value, "of"):
+            raise ConfigError(f"expected {name} to be Exact(), Absolute(eps) or Relative(rel), got {value!r}")

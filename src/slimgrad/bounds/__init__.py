@@ -1,0 +1,5 @@
+"""How exact restored tensors have to be."""
+
+from slimgrad.bounds.fixed import Absolute, Exact, Relative
+
+__all__ = ["Absolute", "Exact", "Relative"]

@@ -1,0 +1,342 @@
+"""Which function saves a tensor, and what its backward will read of it.
+
+`role_of(tensor, call)` is asked inside pack, where `call` is the torch function that is running (None outside of any).
+Functions are looked up as objects, found once under all their names (F.relu, torch.relu, Tensor.relu_). What is not in
+the table is UNKNOWN, and UNKNOWN is kept bit for bit.
+
+Note [Which argument is it]. Pack gets a tensor, not the name of a slot. It belongs to an argument when it is that
+object, shares its storage, or is a view or cast of it, which the nodes of autograd's graph tell. A function saves its
+weight only if its input needs gradients, and its input only if its weight does: where one of them has no history, that
+decides.
+
+Note [A result carries its own node]. A tensor that a function saves as its own result already has the function's node
+as grad_fn; that is how the parts of composite functions (cross_entropy, attention) are told apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+
+from slimgrad.roles import BOOLEAN, EXACT, PARAMETER, UNKNOWN, Comparison, Need, Role, Window, flag_role
+
+INF = float("inf")
+# Factors on the bound where an error is amplified (bench/roles.py): exp(qk - lse) in attention grows exponentially,
+# curved activations weigh an error by their second derivative.
+ATTENTION_SCALE, CURVED_SCALE, LOG_SOFTMAX_ABSOLUTE = 1 / 64, 1 / 4, 0.2
+
+CONV = Role("conv input", Need.VALUES)
+LINEAR = Role("linear input", Need.VALUES)
+PRODUCT = Role("product operand", Need.TIGHT, scale=CURVED_SCALE)
+BATCH_NORM = Role("batch norm input", Need.VALUES, axis=1, is_centred=True)
+GROUP_NORM = Role("group norm input", Need.VALUES, axis=1, is_centred=True)
+LAYER_NORM = Role("layer norm input", Need.VALUES)
+RMS_NORM = Role("rms norm input", Need.VALUES)
+POOL_INPUT = Role("pool input", Need.SHAPE)
+LOSS_INPUT = Role("loss input", Need.SHAPE)
+POOL_INDEX = Role("pool indices", Need.INDEX)
+DROPOUT = Role("dropout mask", Need.MASK)
+SOFTMAX = Role("softmax result", Need.TIGHT, scale=CURVED_SCALE)
+LOG_SOFTMAX = Role("log-softmax result", Need.TIGHT, scale=LOG_SOFTMAX_ABSOLUTE, absolute=LOG_SOFTMAX_ABSOLUTE)
+QUERY_KEY = Role("attention query, key", Need.TIGHT, scale=ATTENTION_SCALE)
+VALUE = Role("attention value", Need.VALUES)
+ATTENTION = Role("attention result", Need.VALUES)
+ABS = Role("abs input", Need.VALUES, keeps_sign=True)
+PRELU = Role("prelu input", Need.TIGHT, scale=CURVED_SCALE, keeps_sign=True)
+
+VIEWS = ("Alias", "Expand", "Permute", "ReshapeAlias", "Select", "Slice", "T", "Transpose", "UnsafeView", "View")
+VIEW_NODES = frozenset({*(f"{view}Backward0" for view in VIEWS), "UnsqueezeBackward0", "SqueezeBackward1"})
+COPY_NODES = frozenset({"ToCopyBackward0", "CloneBackward0"})
+MAX_NODES = 6  # views and casts between an argument and what is saved of it
+
+
+class Call(NamedTuple):
+    """The torch function that is running."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] | None
+
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        if position < len(self.args):
+            return self.args[position]
+        return default if self.kwargs is None else self.kwargs.get(name, default)
+
+
+Consumer = Callable[[torch.Tensor, Call], Role]
+
+
+def role_of(tensor: torch.Tensor, call: Call | None) -> Role:
+    """Return what the running function needs of a tensor that it saves."""
+    if isinstance(tensor, torch.nn.Parameter) or isinstance(tensor._base, torch.nn.Parameter):
+        return PARAMETER
+    consumer = None if call is None else CONSUMERS.get(call.function)
+    role = UNKNOWN if consumer is None else consumer(tensor, call) if callable(consumer) else consumer
+    if role.need is not Need.EXACT:
+        return role
+    if tensor.dtype == torch.bool:
+        return BOOLEAN
+    return _copied_leaf(tensor) or role
+
+
+def _copied_leaf(tensor: torch.Tensor) -> Role | None:
+    """Return PARAMETER for a view of a parameter, REBUILD for a view of a cast of any leaf, else None."""
+    node, copy = _origin(tensor)
+    leaf = getattr(node, "variable", None)
+    if copy is None:
+        return PARAMETER if isinstance(leaf, torch.nn.Parameter) else None
+    leaf = getattr(copy.next_functions[0][0], "variable", None)
+    return None if leaf is None else _rebuilt(tensor, leaf)
+
+
+def _rebuilt(tensor: torch.Tensor, leaf: torch.Tensor) -> Role:
+    """Return REBUILD for a tensor that is known to be a view of a copy of `leaf`."""
+    copy = tensor if tensor._base is None else tensor._base
+    if copy.shape != leaf.shape or copy.device != leaf.device or copy.untyped_storage().nbytes() != copy.nbytes:
+        return EXACT
+    return Role("autocast weight", Need.REBUILD, leaf=leaf)
+
+
+def _origin(tensor: torch.Tensor) -> tuple[Any, Any]:
+    """Return the node that made the values, before views and copies, and the node of the last copy, if any."""
+    node, copy = tensor.grad_fn, None
+    for _ in range(MAX_NODES):
+        if node is None:
+            break
+        name = type(node).__name__
+        if name in COPY_NODES:
+            copy = copy or node
+        elif name not in VIEW_NODES:
+            break
+        node = node.next_functions[0][0]
+    return node, copy
+
+
+def _is_from(tensor: torch.Tensor, argument: Any) -> bool:
+    """Return whether the tensor is the argument, or a view or copy of it; see Note [Which argument is it]."""
+    if tensor is argument:
+        return True
+    if not isinstance(argument, torch.Tensor):
+        return False
+    if tensor.untyped_storage() is argument.untyped_storage():
+        return True
+    node, _ = _origin(tensor)
+    if node is None:
+        return False
+    if argument.grad_fn is None:
+        return getattr(node, "variable", None) is argument
+    return node is _origin(argument)[0]
+
+
+def _is_result(tensor: torch.Tensor, *nodes: str) -> bool:
+    return type(tensor.grad_fn).__name__ in nodes  # Note [A result carries its own node]
+
+
+def _weighted(role: Role) -> Consumer:
+    """Return the consumer for functions of (input, weight, ...) that are linear in both."""
+
+    def consumer(tensor: torch.Tensor, call: Call) -> Role:
+        weight = call.argument(1, "weight")
+        if not isinstance(weight, torch.Tensor):
+            return UNKNOWN
+        if weight.requires_grad and not _is_from(tensor, weight):
+            return role
+        if weight.grad_fn is not None:
+            return EXACT  # a computed weight
+        return PARAMETER if tensor.untyped_storage() is weight.untyped_storage() else _rebuilt(tensor, weight)
+
+    return consumer
+
+
+def _product(first: int) -> Consumer:
+    """Return the consumer for matrix products of two tensors, which begin at this position."""
+
+    def consumer(tensor: torch.Tensor, call: Call) -> Role:
+        operands = [operand for operand in call.args[first:] if isinstance(operand, torch.Tensor)]
+        if len(operands) != 2:
+            return UNKNOWN
+        parameters = [operand for operand in operands if _is_parameter(operand)]
+        if not parameters:
+            return PRODUCT
+        is_weight = any(not operand.requires_grad or _is_from(tensor, operand) for operand in parameters)
+        return EXACT if is_weight else LINEAR  # Note [Which argument is it]
+
+    return consumer
+
+
+def _is_parameter(tensor: torch.Tensor) -> bool:
+    if isinstance(tensor, torch.nn.Parameter) or isinstance(tensor._base, torch.nn.Parameter):
+        return True
+    return isinstance(getattr(_origin(tensor)[0], "variable", None), torch.nn.Parameter)
+
+
+def _input_is(role: Role) -> Consumer:
+    """Return the consumer for functions of which only the first argument has this role."""
+
+    def consumer(tensor: torch.Tensor, call: Call) -> Role:
+        return role if _is_from(tensor, call.argument(0, "input")) else EXACT
+
+    return consumer
+
+
+def _rms_norm(tensor: torch.Tensor, call: Call) -> Role:
+    # Composite on a CPU: the input, 1/rms (one value per row), and the normalised input for the weight's gradient.
+    source = call.argument(0, "input")
+    is_whole = isinstance(source, torch.Tensor) and tensor.shape == source.shape
+    return RMS_NORM if is_whole and (_is_from(tensor, source) or _is_result(tensor, "MulBackward0")) else EXACT
+
+
+def _compares(name: str, test: Comparison, low: Any, high: Any, is_sparse: bool = False) -> Consumer:
+    """Return the consumer for functions that only ask between which bounds a value is.
+
+    A bound is a number or (position, name, default) of an argument; None there means no bound.
+    """
+
+    def consumer(tensor: torch.Tensor, call: Call) -> Role:
+        bounds = [call.argument(*bound) if isinstance(bound, tuple) else bound for bound in (low, high)]
+        bounds = [default if bound is None else bound for bound, default in zip(bounds, (-INF, INF), strict=True)]
+        if not tensor.is_floating_point() or not all(isinstance(bound, (int, float)) for bound in bounds):
+            return UNKNOWN
+        return flag_role(name, test, float(bounds[0]), float(bounds[1]), tensor.dtype, is_sparse)
+
+    return consumer
+
+
+def _leaky_relu(tensor: torch.Tensor, call: Call) -> Role:
+    slope = call.argument(1, "negative_slope", 0.01)
+    if not isinstance(slope, (int, float)) or slope < 0 or not tensor.is_floating_point():
+        return UNKNOWN
+    return flag_role("leaky relu input", Comparison.ABOVE, 0.0, INF, tensor.dtype)
+
+
+def _max_pool(ndim: int) -> Consumer:
+    def consumer(tensor: torch.Tensor, call: Call) -> Role:
+        if tensor.dtype != torch.int64:
+            return POOL_INPUT
+        size = tuple(call.argument(0, "input").shape[-ndim:])
+        names = ("kernel_size", "stride", "padding", "dilation")
+        sizes = [call.argument(position, name) for position, name in enumerate(names, 1)]
+        return _index_role(Window(size, *(tuple(size) if isinstance(size, list) else size for size in sizes)))
+
+    return consumer
+
+
+@functools.lru_cache(maxsize=1024)
+def _index_role(window: Window) -> Role:
+    return Role(POOL_INDEX.name, Need.INDEX, window=window)
+
+
+def _adaptive_max_pool(tensor: torch.Tensor, call: Call) -> Role:
+    return POOL_INDEX if tensor.dtype == torch.int64 else POOL_INPUT
+
+
+def _dropout(tensor: torch.Tensor, call: Call) -> Role:
+    is_input = tensor.grad_fn is not None or _is_from(tensor, call.argument(0, "input"))
+    return EXACT if is_input else DROPOUT
+
+
+def _cross_entropy(tensor: torch.Tensor, call: Call) -> Role:
+    return LOG_SOFTMAX if _is_result(tensor, "LogSoftmaxBackward0") else EXACT
+
+
+def _nll_loss(tensor: torch.Tensor, call: Call) -> Role:
+    return LOSS_INPUT if tensor is call.argument(0, "input") else EXACT
+
+
+def _attention(tensor: torch.Tensor, call: Call) -> Role:
+    query, key, value = (call.argument(*at) for at in ((0, "query"), (1, "key"), (2, "value")))
+    if _is_from(tensor, query) or _is_from(tensor, key):
+        return QUERY_KEY
+    if _is_from(tensor, value):
+        return VALUE
+    node = type(tensor.grad_fn).__name__
+    if node.startswith("ScaledDotProduct"):
+        return ATTENTION
+    if "SoftmaxBackward" in node:
+        return SOFTMAX  # composed of plain functions, as with dropout
+    if tensor.grad_fn is None and call.argument(4, "dropout_p", 0.0):
+        return DROPOUT if tensor.shape[-1] == key.shape[-2] else EXACT
+    return EXACT
+
+
+def _curved(name: str, scale: float = CURVED_SCALE) -> Role:
+    return Role(name, Need.TIGHT, scale=scale)
+
+
+def _table() -> Iterator[tuple[str, Consumer | Role]]:
+    """Yield names of functions and what they need; a Role stands for everything that the function saves."""
+    for dims in ("1d", "2d", "3d"):
+        yield f"conv{dims}", _weighted(CONV)
+        yield f"conv_transpose{dims}", _weighted(CONV)
+        for max_pool in (f"max_pool{dims}", f"max_pool{dims}_with_indices"):
+            yield max_pool, _max_pool(int(dims[0]))
+        yield f"adaptive_max_pool{dims}", _adaptive_max_pool
+        yield f"adaptive_max_pool{dims}_with_indices", _adaptive_max_pool
+        yield f"avg_pool{dims}", POOL_INPUT
+        yield f"adaptive_avg_pool{dims}", POOL_INPUT
+        yield f"dropout{dims}", _dropout
+    yield "linear", _weighted(LINEAR)
+    yield from ((name, _product(0)) for name in ("mm", "matmul", "bmm", "__matmul__", "__rmatmul__"))
+    yield from ((name, _product(1)) for name in ("addmm", "baddbmm", "addbmm", "einsum"))
+    yield "batch_norm", _input_is(BATCH_NORM)
+    yield "instance_norm", _input_is(BATCH_NORM)
+    yield "group_norm", _input_is(GROUP_NORM)
+    yield "layer_norm", _input_is(LAYER_NORM)
+    yield "rms_norm", _rms_norm
+    yield "relu", _compares("relu result", Comparison.OUTSIDE, 0.0, INF, is_sparse=True)
+    yield "leaky_relu", _leaky_relu
+    yield "relu6", _compares("relu6 input", Comparison.OUTSIDE, 0.0, 6.0)
+    yield "hardtanh", _compares("hardtanh input", Comparison.OUTSIDE, (1, "min_val", -1.0), (2, "max_val", 1.0))
+    yield "hardsigmoid", _compares("hardsigmoid input", Comparison.OUTSIDE, -3.0, 3.0)
+    threshold = _compares("threshold input", Comparison.OUTSIDE, (1, "threshold", None), INF)
+    yield "threshold", threshold
+    yield "_threshold", threshold
+    yield "clamp", _compares("clamp input", Comparison.WITHIN, (1, "min", None), (2, "max", None))
+    yield "clip", _compares("clamp input", Comparison.WITHIN, (1, "min", None), (2, "max", None))
+    yield "clamp_min", _compares("clamp input", Comparison.WITHIN, (1, "min", None), INF)
+    yield "clamp_max", _compares("clamp input", Comparison.WITHIN, -INF, (1, "max", None))
+    yield "abs", ABS
+    yield "prelu", _input_is(PRELU)
+    for name in ("gelu", "silu", "mish", "softplus", "elu", "selu", "celu", "hardswish", "glu"):
+        yield name, _input_is(_curved(f"{name} input"))
+    yield "sigmoid", _curved("sigmoid result")
+    yield "tanh", _curved("tanh result")
+    yield "softmax", SOFTMAX
+    yield "log_softmax", LOG_SOFTMAX
+    yield "dropout", _dropout
+    yield "cross_entropy", _cross_entropy
+    yield "nll_loss", _nll_loss
+    yield "scaled_dot_product_attention", _attention
+
+
+def _functions(name: str) -> Iterator[Callable[..., Any]]:
+    """Yield the objects that go by this name, or by its in-place form."""
+    for spaces in (torch, functional, torch.Tensor, torch._C._nn):
+        for spelling in (name, f"{name}_"):
+            function = getattr(spaces, spelling, None)
+            if function is not None:
+                yield function
+
+
+CONSUMERS: dict[Callable[..., Any], Consumer | Role] = {
+    function: consumer for name, consumer in _table() for function in _functions(name)
+}
+
+
+def _without_dispatch(function: types.FunctionType) -> types.FunctionType:
+    """Return the Python function without its own dispatch, so that a function mode sees the functions inside it."""
+    scope = {**function.__globals__, "has_torch_function": lambda *_: False}
+    inner = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
+    inner.__kwdefaults__ = function.__kwdefaults__
+    return inner
+
+
+# Composite functions into which the mode looks: they call many others, each with a need of its own.
+COMPOSITES: dict[Callable[..., Any], Callable[..., Any]] = {
+    functional.multi_head_attention_forward: _without_dispatch(functional.multi_head_attention_forward)
+}

@@ -1,0 +1,120 @@
+"""How a tensor may be kept: Role and bound -> Plan.
+
+A policy is a frozen value with one method, plan(role, tensor, bound). It looks at the tensor's dtype and layout, never
+at its values. Compress is the one there is: everything stays where it is, coded as its role allows.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+
+from slimgrad import codecs
+from slimgrad.bounds import Absolute, Exact, Relative
+from slimgrad.codecs import Codec, Index, Mask, Nested, Zvc
+from slimgrad.codecs.base import Bound
+from slimgrad.errors import ConfigError
+from slimgrad.ledger import EXACT, UNKNOWN
+from slimgrad.roles import UNKNOWN as UNKNOWN_ROLE
+from slimgrad.roles import Need, Role, Window
+
+NEEDED = "needed bit for bit"
+NO_CODE = "no code for this dtype or device"
+
+
+class RoleBound(Protocol):
+    """A bound that knows what it means for a role; see slimgrad.bounds."""
+
+    def of(self, role: Role) -> Bound: ...
+
+
+class Plan(NamedTuple):
+    """How to keep a tensor; without a codec it stays as it is, for `reason`."""
+
+    codec: Codec | None
+    bound: Bound | None = None
+    axis: int | None = None
+    keeps_sign: bool = False  # zeros and signs come back exactly
+    reason: str = ""
+
+
+class Policy(Protocol):
+    """What a session asks of its policy."""
+
+    def plan(self, role: Role, tensor: torch.Tensor, bound: RoleBound) -> Plan: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Compress:
+    """Code everything; `codec` replaces the nested code for values (lossless roles keep their own codes)."""
+
+    codec: str | Codec | None = None
+
+    def __post_init__(self) -> None:
+        if self.codec is not None:
+            codecs.get(self.codec)
+
+    def plan(self, role: Role, tensor: torch.Tensor, bound: RoleBound) -> Plan:
+        """Return how to keep a tensor of this role."""
+        if role.need is Need.EXACT:
+            return UNKNOWN_PLAN if role is UNKNOWN_ROLE else NEEDED_PLAN
+        if not tensor.is_cpu:
+            return NO_CODE_PLAN
+        if role.need in (Need.SIGN, Need.MASK):
+            return MASK_PLAN
+        if role.need is Need.INDEX:
+            return Plan(_index(role.window, tensor), keeps_sign=True)
+        return _values_plan(self.codec, role, tensor.dtype, bound.of(role))
+
+
+UNKNOWN_PLAN = Plan(None, reason=UNKNOWN)
+NEEDED_PLAN = Plan(None, reason=NEEDED)
+NO_CODE_PLAN = Plan(None, reason=NO_CODE)
+EXACT_PLAN = Plan(None, reason=EXACT)
+MASK_PLAN = Plan(Mask(), keeps_sign=True)
+
+
+def _index(window: Window | None, indices: torch.Tensor) -> Index:
+    if window is None:
+        return Index()
+    return Index.of_pool(
+        indices, window.input_size, window.kernel, window.stride or None, window.padding or 0, window.dilation or 1
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _values_plan(wish: str | Codec | None, role: Role, dtype: torch.dtype, bound: Bound) -> Plan:
+    is_exact = not bound.needs_rms and bound.eps(1.0) == 0.0
+    codec: Codec | None = None if wish is None else codecs.get(wish)
+    if is_exact and (codec is None or not codec.is_lossless):
+        codec = Zvc() if role.is_sparse else None
+    elif codec is None:
+        codec = Nested(centred=role.is_centred, sampled=True)
+    if codec is None:
+        return EXACT_PLAN
+    if codec.dtypes and dtype not in codec.dtypes:
+        return NO_CODE_PLAN
+    if codec.is_lossless:
+        return Plan(codec, keeps_sign=True)
+    keeps_sign = isinstance(codec, Nested) and not codec.centred
+    if role.keeps_sign and not keeps_sign:
+        return NO_CODE_PLAN
+    return Plan(codec, bound, role.axis if role.is_centred else None, keeps_sign)
+
+
+def stricter(first: RoleBound, second: RoleBound) -> RoleBound:
+    """Return the bound that keeps both; bounds of different kinds are kept together only by Exact()."""
+    if first == second:
+        return first
+    if isinstance(first, (Absolute, Relative)) and type(first) is type(second):
+        return first if first.eps(1.0) <= second.eps(1.0) else second
+    return Exact()
+
+
+def check_policy(policy: object) -> None:
+    """Raise ConfigError unless the policy is one that there is."""
+    if not isinstance(policy, Compress):
+        raise ConfigError(f"expected policy=slimgrad.Compress(), the only policy there is so far, got {policy!r}")

@@ -1,0 +1,294 @@
+"""What pack hands to autograd, and the one Stored behind all saves of a storage.
+
+    Kept      the tensor itself, with its version: small tensors, parameters, and what cannot be coded
+    Saved     one view of a Stored: size, stride and offset, so that it comes back exactly as it was
+    Shaped    size and layout alone
+    Rebuilt   a copy of a leaf in another dtype, which is made again instead of kept
+
+Note [One storage, one Stored]. The storage object of torch lives exactly as long as its memory and is the same object
+whoever asks, so a note on it finds the Stored without tables and without addresses. It is shared only while the version
+is the same, and above version 0 only by views of the same tensor, because a version counts one tensor's changes.
+
+Note [Strictest need]. A Stored grows with what its savers need: flags (one bit per value), values (coded), or the
+tensor as it is. Every save comes with the tensor at hand, so what was coded too coarsely is coded again.
+
+Note [Changed in place]. Hooks switch off torch's own check. A detached tensor shares the version counter of its source
+even after its data is taken away, so coded tensors are guarded like kept ones.
+
+Note [Who holds what]. Autograd owns Saved, Saved owns Stored, Stored owns the Slot in the arena: all of it dies with
+the graph. Nothing here holds the tensor that pack was given, only detached ones: a saved result would close a cycle.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import NamedTuple
+
+import torch
+
+from slimgrad.codecs import Codec
+from slimgrad.errors import ChangedInPlace
+from slimgrad.policy import Plan, RoleBound, stricter
+from slimgrad.roles import EXACT, Flag, Need, Role, merged, with_flags
+from slimgrad.storage import Buffers, Slot
+
+EMPTY = torch.empty(0)
+PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+NOTE = "_slimgrad_stored"  # attribute of a storage; Note [One storage, one Stored]
+
+
+class Part(NamedTuple):
+    """One coded form of a whole storage."""
+
+    codec: Codec
+    slot: Slot
+    plan: Plan
+
+
+class Stored:
+    """Everything kept of one storage at one version; see the notes above."""
+
+    __slots__ = (
+        "__weakref__", "bound", "decoded", "dtype", "flag", "flags", "guard", "held", "is_sparse", "kept", "n_reads",
+        "n_saves", "name", "nbytes", "path", "role", "root", "shelf", "site", "values", "version",
+    )  # fmt: skip
+
+    def __init__(self, tensor: torch.Tensor, storage: torch.UntypedStorage, path: str, site: tuple[str, int]) -> None:
+        self.dtype = tensor.dtype
+        self.nbytes = storage.nbytes()
+        self.version = tensor._version
+        self.root = weakref.ref(tensor if tensor._base is None else tensor._base)
+        self.name = ""  # of the role, in reports
+        self.path = path
+        self.shelf: object = None  # on which it was put
+        self.site = site  # where it was saved first
+        self.role: Role | None = None  # what its savers need of the values, merged
+        self.bound: RoleBound | None = None  # under which the values were coded
+        self.flag: Flag | None = None
+        self.is_sparse = False
+        self.flags: Part | None = None
+        self.values: Part | None = None
+        self.kept: torch.Tensor | None = None  # some view of the storage as it is
+        self.guard: torch.Tensor | None = None
+        self.decoded: tuple[Part, weakref.ref[torch.UntypedStorage]] | None = None
+        self.held: torch.UntypedStorage | None = None  # what was decoded last, while another reader may follow at once
+        self.n_saves = 0
+        self.n_reads = 0
+        setattr(storage, NOTE, weakref.ref(self))
+
+    def matches(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
+        """Return whether the tensor's values are those stored, and not a later version or another dtype of them."""
+        if tensor.dtype != self.dtype or storage.nbytes() != self.nbytes:
+            return False
+        if self.has_given(storage):
+            return tensor._version == 0
+        if tensor._version != self.version:
+            return False
+        return self.version == 0 or self.root() is (tensor if tensor._base is None else tensor._base)
+
+    def has_given(self, storage: torch.UntypedStorage) -> bool:
+        """Return whether this is memory that unpack handed out: a second-order graph saves what backward reads."""
+        return self.decoded is not None and self.decoded[1]() is storage
+
+    @property
+    def gave_flags(self) -> bool:
+        return self.decoded is not None and self.decoded[0] is self.flags
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every bit can be restored."""
+        return self.kept is not None or (self.values is not None and self.values.codec.is_lossless)
+
+    @property
+    def nbytes_held(self) -> int:
+        """Bytes that stay alive because of this."""
+        if self.kept is not None:
+            return self.nbytes
+        return sum(part.slot.nbytes for part in (self.flags, self.values) if part is not None)
+
+    def missing(self, role: Role, bound: RoleBound) -> Role | None:
+        """Return what has to be stored, beyond what already is, before this role is served; Note [Strictest need]."""
+        if self.is_exact or role.need is Need.SHAPE:
+            return None
+        if role.need is Need.SIGN:
+            if self.flag == role.flag and (self.flags or self.values):
+                return None
+            if self.values is not None and self.values.plan.keeps_sign and role.flag is not None and role.flag.is_sign:
+                return None
+            return role if self.flag is None else EXACT  # two kinds of flags: rare, and not worth a third part
+        wanted = role if self.role is None else merged(self.role, role)
+        if self.values is not None and wanted is self.role and bound == self.bound:
+            return None
+        return wanted
+
+    def coded_role(self, role: Role) -> Role:
+        """Return the role as it is coded when flags are read as well."""
+        return role if self.flag is None or role.need is Need.SIGN else with_flags(role, self.is_sparse)
+
+    def coded_bound(self, bound: RoleBound) -> RoleBound:
+        return bound if self.bound is None else stricter(self.bound, bound)
+
+    def watch(self, tensor: torch.Tensor) -> None:
+        """Follow the tensor's version without keeping its memory; Note [Changed in place]."""
+        if self.guard is None:
+            self.guard = tensor.detach()
+            self.guard.data = EMPTY
+
+    def keep(self, tensor: torch.Tensor) -> None:
+        """Keep the tensor as it is; coded forms are not needed any more."""
+        self.kept = self.guard = tensor
+        self.flags = self.values = self.decoded = self.held = None
+
+    def check(self, size: torch.Size) -> None:
+        """Raise ChangedInPlace if the tensor has changed since it was saved."""
+        if self.guard is not None and self.guard._version != self.version:
+            note = f", {self.name} of {self.path or 'the model'}"
+            raise changed_in_place(self.dtype, size, self.guard._version, self.version, note)
+
+    def decoded_values(self, part: Part) -> torch.Tensor | None:
+        """Return the values of a part, one-dimensional, if somebody still has them decoded."""
+        storage = self.decoded[1]() if self.decoded is not None and self.decoded[0] is part else None
+        return None if storage is None else torch.empty(0, dtype=self.dtype).set_(storage)
+
+    def decode(self, part: Part, buffers: Buffers) -> torch.Tensor:
+        """Return the values of a part, one-dimensional, in a pooled buffer."""
+        values = buffers.take(self.nbytes).view(self.dtype)
+        part.codec.decode(part.slot.payload, values)
+        storage = values.untyped_storage()
+        setattr(storage, NOTE, weakref.ref(self))
+        self.decoded = (part, weakref.ref(storage))
+        return values
+
+
+class Kept:
+    """A tensor that stays as it is."""
+
+    __slots__ = ("stored", "tensor", "version")
+
+    def __init__(self, tensor: torch.Tensor, stored: Stored | None = None) -> None:
+        self.tensor = tensor.detach()
+        self.version = tensor._version
+        self.stored = stored  # lives as long as one of its savers
+
+    def restore(self) -> torch.Tensor:
+        tensor = self.tensor
+        if tensor._version != self.version:
+            raise changed_in_place(tensor.dtype, tensor.shape, tensor._version, self.version)
+        return tensor
+
+
+class Saved:
+    """One save of a Stored."""
+
+    __slots__ = ("offset", "size", "stored", "stride", "wants_flags")
+
+    def __init__(self, stored: Stored, tensor: torch.Tensor, wants_flags: bool) -> None:
+        self.stored = stored
+        self.size = tensor.shape
+        self.stride = tensor.stride()
+        self.offset = tensor.storage_offset()
+        self.wants_flags = wants_flags
+        stored.n_saves += 1
+
+    @property
+    def part(self) -> Part | None:
+        """Return which coded form to read; None when the tensor was kept after all."""
+        stored = self.stored
+        return stored.flags if self.wants_flags and stored.flags is not None else stored.values
+
+    def view_of(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the tensor as it was saved."""
+        return values.as_strided(self.size, self.stride, self.offset)
+
+
+class Shaped:
+    """Size and layout of a tensor whose values nobody reads."""
+
+    __slots__ = ("is_contiguous", "size", "stored", "stride")
+
+    def __init__(self, stored: Stored, tensor: torch.Tensor) -> None:
+        self.stored = stored
+        self.size = tensor.shape
+        self.stride = tensor.stride()
+        self.is_contiguous = tensor.is_contiguous()
+
+    def restore_in(self, buffers: Buffers) -> torch.Tensor:
+        """Return a tensor of this size and layout with undefined values."""
+        self.stored.check(self.size)
+        if self.is_contiguous:
+            return torch.zeros((), dtype=self.stored.dtype).expand(self.size)
+        # Functions choose the layout of their gradient by that of their input: only real memory has channels_last.
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(self.size, self.stride, strict=True))
+        buffer = buffers.take(extent * self.stored.dtype.itemsize).view(self.stored.dtype)
+        return buffer.as_strided(self.size, self.stride)
+
+
+class Rebuilt:
+    """A view of a copy of a leaf in another dtype. The leaf stays alive anyway: autograd's graph ends in it."""
+
+    __slots__ = (
+        "__weakref__",
+        "copy",
+        "copy_size",
+        "copy_stride",
+        "dtype",
+        "leaf",
+        "offset",
+        "size",
+        "stride",
+        "version",
+    )
+
+    def __init__(self, tensor: torch.Tensor, leaf: torch.Tensor) -> None:
+        copy = tensor if tensor._base is None else tensor._base
+        self.dtype = tensor.dtype
+        self.size, self.stride, self.offset = tensor.shape, tensor.stride(), tensor.storage_offset()
+        self.copy_size, self.copy_stride = copy.shape, copy.stride()
+        self.leaf = leaf.detach()
+        self.version = leaf._version
+        self.copy: torch.Tensor | None = None
+
+    def make_copy(self) -> torch.Tensor:
+        """Return the copy that autocast made."""
+        if self.leaf._version != self.version:
+            note = "; slimgrad makes autocast's copy of it again instead of keeping it"
+            raise changed_in_place(self.leaf.dtype, self.leaf.shape, self.leaf._version, self.version, note)
+        copy = torch.empty_strided(self.copy_size, self.copy_stride, dtype=self.dtype, device=self.leaf.device)
+        return copy.copy_(self.leaf)
+
+    def keep_copy(self) -> None:
+        """Make the copy now, because the leaf is about to change."""
+        if self.copy is None:
+            self.copy = self.make_copy()
+
+    def restore(self) -> torch.Tensor:
+        copy = self.make_copy() if self.copy is None else self.copy
+        return copy.as_strided(self.size, self.stride, self.offset)
+
+
+def is_codable(tensor: torch.Tensor, min_bytes: int) -> bool:
+    """Return whether the tensor is large enough, and plain memory."""
+    try:
+        if tensor.nbytes < min_bytes or type(tensor) not in PLAIN_TYPES:
+            return False
+        if tensor.is_quantized or tensor.is_nested or tensor.is_neg() or tensor.is_conj():
+            return False
+        return tensor.untyped_storage().nbytes() >= min_bytes  # less where it is expanded
+    except (RuntimeError, NotImplementedError):  # sparse tensors and wrappers have no size or no storage
+        return False
+
+
+def find(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Stored | None:
+    """Return the Stored of the tensor's storage and version, if it was saved before and is still needed."""
+    note = getattr(storage, NOTE, None)
+    stored = None if note is None else note()
+    return stored if stored is not None and stored.matches(tensor, storage) else None
+
+
+def changed_in_place(dtype: torch.dtype, size: torch.Size, found: int, expected: int, note: str = "") -> ChangedInPlace:
+    """Return the error for a saved tensor that is at another version now."""
+    return ChangedInPlace(
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"[{dtype} {list(size)}{note}] is at version {found}; expected version {expected} instead. "
+        "Hint: clone() the tensor before changing it, or change it after backward()"
+    )

@@ -1,0 +1,175 @@
+"""Where coded tensors go and come from: codecs on one side, arena and buffers on the other, the ledger beside them.
+
+    shelf.put(stored, tensor, role, plan)     code the tensor's whole storage, or keep it where coding does not pay
+    shelf.fetch(saved) -> Tensor              the tensor as it was saved
+
+Whole storages are coded in memory order, whatever views of them are saved; restored views are cut out of the decoded
+values, so strides are exact.
+
+Note [Decoded once]. A convolution's backward and that of the ReLU before it read the same values one after the other.
+What was decoded is therefore held until another tensor is decoded, but only while more reads of it can follow: held any
+longer, it would add to the peak, which lies in backward.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+
+import torch
+
+from slimgrad.codecs import Channels, Mask
+from slimgrad.ledger import Ledger
+from slimgrad.policy import Plan
+from slimgrad.roles import Need, Role
+from slimgrad.saved import Part, Saved, Stored
+from slimgrad.storage import Arena, Buffers
+
+NO_GAIN = "no code makes it smaller"
+SAMPLE_EVERY = 97  # coded tensors between two whose error is measured; prime, so that every layer has its turn
+SAMPLE_VALUES = 1 << 16  # of such a tensor that are compared
+SHAPE_CODEC = "shape"  # what the ledger calls it when nothing is stored
+MASK = Mask()
+
+
+class Shelf:
+    """Arena, buffers and ledger of one session."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.arena = Arena()
+        self.buffers = Buffers()
+        self.ledger = ledger
+        self._n_coded = 0
+        self._last: weakref.ref[Stored] | None = None  # whose values are held; Note [Decoded once]
+
+    def put(self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan, detail: str = "") -> None:
+        """Store what `role` needs as the plan says; the ledger forgets what this replaces."""
+        self._take_back(stored)
+        stored.shelf = self
+        stored.watch(tensor)
+        part = None
+        start = time.perf_counter()
+        if plan.codec is not None:
+            part = self._encode(stored, tensor, role, plan)
+        if part is None:
+            stored.keep(tensor.detach())
+            self.ledger.record_kept(stored.path, role.name, stored.nbytes, plan.reason or NO_GAIN, detail)
+            return
+        stored.name = stored.name if role.need is Need.SIGN and stored.values is not None else role.name
+        if role.need is Need.SIGN:
+            stored.flag, stored.flags, stored.is_sparse = role.flag, part, role.is_sparse
+        else:
+            stored.values = part
+            if plan.keeps_sign and (stored.flag is None or stored.flag.is_sign or part.codec.is_lossless):
+                stored.flags = None
+        self._note(stored, time.perf_counter() - start)
+
+    def put_shape(self, stored: Stored, tensor: torch.Tensor, role: Role) -> None:
+        """Note a tensor of which nothing is stored."""
+        stored.shelf = self
+        stored.watch(tensor)
+        stored.name = role.name
+        self.ledger.record_pack(stored.path, role.name, SHAPE_CODEC, stored.nbytes, 0, 0.0)
+
+    def fetch(self, saved: Saved) -> torch.Tensor:
+        """Return the tensor as it was saved."""
+        stored, part = saved.stored, saved.part
+        stored.check(saved.size)
+        if stored.kept is not None:
+            return saved.view_of(stored.kept)
+        assert part is not None
+        stored.n_reads += 1
+        values = stored.decoded_values(part)
+        if values is None:
+            start = time.perf_counter()
+            with without_autocast():
+                values = stored.decode(part, self.buffers)
+            self.ledger.record_unpack(stored.path, stored.name, time.perf_counter() - start)
+        self._hold(stored, values)
+        return saved.view_of(values)
+
+    def close(self) -> None:
+        """Give pooled memory back; what the graph still needs goes with the graph."""
+        self.arena.close()
+        self.buffers.close()
+
+    def trim(self) -> None:
+        """Count one step."""
+        self.arena.trim()
+        self.buffers.trim()
+
+    def nbytes_kept(self) -> int:
+        """Return the bytes that Stored objects keep alive right now. Slow: it asks the garbage collector for them."""
+        kept = (stored for stored in gc.get_objects() if type(stored) is Stored and stored.shelf is self)
+        return self.arena.nbytes_live + sum(stored.nbytes for stored in kept if stored.kept is not None)
+
+    def _encode(self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan) -> Part | None:
+        assert plan.codec is not None
+        flat = tensor.detach().as_strided((stored.nbytes // tensor.element_size(),), (1,), 0)
+        with without_autocast():
+            if role.need is Need.SIGN:
+                assert role.flag is not None
+                bits = role.flag.bits(flat)
+                payload = MASK.encode_bits(bits, role.flag.if_set, role.flag.if_not, flat.dtype, self.arena.room)
+            else:
+                channels = None if plan.axis is None else channels_of(tensor, flat.numel(), plan.axis)
+                payload = plan.codec.encode(flat, plan.bound, channels, self.arena.room)
+            if payload is None or payload.numel() >= stored.nbytes:
+                return None
+            part = Part(plan.codec, self.arena.keep(payload, payload.numel()), plan)
+            self._n_coded += 1
+            if self._n_coded % SAMPLE_EVERY == 1 and not plan.codec.is_lossless:
+                self._sample(stored, flat, part, role)
+        return part
+
+    def _sample(self, stored: Stored, flat: torch.Tensor, part: Part, role: Role) -> None:
+        """Measure the worst error of one tensor, as a fraction of the bound that its payload records."""
+        restored = self.buffers.take(stored.nbytes).view(stored.dtype)
+        part.codec.decode(part.slot.payload, restored)
+        eps = part.codec.eps_of(part.slot.payload)
+        some = slice(None, None, 1 + flat.numel() // SAMPLE_VALUES)
+        worst = float((restored[some].float() - flat[some].float()).abs_().nan_to_num_(0.0).max())
+        if eps > 0:
+            self.ledger.record_error(stored.path, role.name, worst / eps)
+
+    def _hold(self, stored: Stored, values: torch.Tensor) -> None:
+        last = None if self._last is None else self._last()
+        if last is not None and last is not stored:
+            last.held = None
+        if stored.n_reads < stored.n_saves:
+            stored.held = values.untyped_storage()
+            self._last = weakref.ref(stored)
+        else:
+            stored.held = None
+
+    def _note(self, stored: Stored, seconds: float, sign: int = 1) -> None:
+        codec = "+".join(part.codec.name for part in (stored.flags, stored.values) if part is not None)
+        sizes = sign * stored.nbytes, sign * stored.nbytes_held
+        self.ledger.record_pack(stored.path, stored.name, codec, *sizes, seconds, sign)
+
+    def _take_back(self, stored: Stored) -> None:
+        if stored.flags is not None or stored.values is not None:
+            self._note(stored, 0.0, -1)
+        elif stored.guard is not None:  # nothing was needed of it so far
+            self.ledger.record_pack(stored.path, stored.name, SHAPE_CODEC, -stored.nbytes, 0, 0.0, -1)
+
+
+def channels_of(tensor: torch.Tensor, numel: int, axis: int) -> Channels | None:
+    """Return where the channel axis lies in the storage, or None where the tensor is not all of it."""
+    return Channels(tensor.shape[axis], max(1, tensor.stride(axis))) if tensor.numel() == numel else None
+
+
+class without_autocast:
+    """A context in which autocast is off on the CPU; cheaper than torch.autocast, which is built per device."""
+
+    __slots__ = ("_was_on",)
+
+    def __enter__(self) -> None:
+        self._was_on = torch.is_autocast_enabled("cpu")
+        if self._was_on:
+            torch.set_autocast_enabled("cpu", False)
+
+    def __exit__(self, *_: object) -> None:
+        if self._was_on:
+            torch.set_autocast_enabled("cpu", True)
