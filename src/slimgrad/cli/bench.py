@@ -1,4 +1,4 @@
-"""`slimgrad bench`: measurements that users can repeat. So far `codecs`."""
+"""`slimgrad bench`: measurements that users can repeat: `codecs`, and `steps` (see bench_steps.py)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from slimgrad.cli import bench_steps
 from slimgrad.lab import codec_bench, codec_table, machine, recorded
 from slimgrad.lab.samples import synthetic
 
-app = typer.Typer(help="Measure codecs on this machine.", no_args_is_help=True)
+app = typer.Typer(help="Measure codecs and training steps on this machine.", no_args_is_help=True)
 
 MEBIBYTE = 1 << 20
 
-
-@app.callback()
-def _bench() -> None:
-    """Keep `codecs` a word of its own while it is the only measurement."""
+app.command("steps")(bench_steps.command)
 
 
 @app.command()

@@ -1,0 +1,117 @@
+"""How much memory a training step takes: plain, slim and checkpointed, each in a fresh process, measured in two ways.
+
+    resident   the high-water mark of the resident set: the truth, with the allocator and the libraries in it
+    live       the bytes of all live tensors after every operator, pools and arena counted whole: exact and repeatable
+
+Static memory (parameters, buffers, gradients, optimiser state, one batch) is there before the first step and is taken
+off both. The first step counts: a peak that falls only later would not help who runs out of memory in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+import torch
+
+from slimgrad.lab.arms import ARMS, Material, Setup, Step, in_fresh_process, setup_of
+from slimgrad.report.memory import LiveBytes, reset_resident_peak, resident_now, resident_peak
+
+STEPS = 3
+KINDS = ("live", "resident")
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """Bytes of one arm."""
+
+    static: int
+    peak: int
+    peak_at: str = ""  # the operator after which the live peak was reached
+    saved_ratio: float | None = None  # over all saved activations, from the session's report
+    coded_ratio: float | None = None
+
+    @property
+    def beyond_static(self) -> int:
+        return self.peak - self.static
+
+
+def measure(setup: Setup, arms: tuple[str, ...] = ARMS, kinds: tuple[str, ...] = KINDS) -> dict[str, dict[str, Weight]]:
+    """Return the weights by kind and arm; every one comes from its own process."""
+    return {kind: {arm: measure_one(setup, arm, kind) for arm in arms} for kind in kinds}
+
+
+def measure_one(setup: Setup, arm: str, kind: str) -> Weight:
+    """Return the weight of one arm in a fresh process."""
+    return Weight(**json.loads(in_fresh_process(__name__, setup, arm, kind)))
+
+
+def weigh(setup: Setup, arm: str, kind: str) -> Weight:
+    """Return the weight of one arm in this process, which should be a fresh one."""
+    material = Material(setup)
+    load_libraries(material)
+    step = Step(material, arm)
+    static, peak, peak_at = weigh_live(material, step) if kind == "live" else weigh_resident(step)
+    if step.session is None:
+        return Weight(static, peak, peak_at)
+    report = step.session.report()
+    return Weight(static, peak, peak_at, report.saved_ratio, report.coded_ratio)
+
+
+def load_libraries(material: Material) -> None:
+    """Run one example through the plain model: code that is loaded or made on first use is not the arm's memory."""
+    buffers = [buffer.clone() for buffer in material.model.buffers()]
+    with torch.autocast("cpu", torch.bfloat16, enabled=bool(material.setup.autocast)):
+        material.model.eval()(material.inputs[:1]).sum().backward()
+    material.model.train()
+    for buffer, before in zip(material.model.buffers(), buffers, strict=True):
+        buffer.copy_(before)
+    material.optimizer.zero_grad(set_to_none=False)
+
+
+def weigh_resident(step: Step) -> tuple[int, int, str]:
+    """Return static and peak resident set over the first steps."""
+    give_back_free_memory()
+    reset_resident_peak()
+    static = resident_now() or 0
+    for _ in range(STEPS):
+        step()
+    return static, resident_peak() or 0, ""
+
+
+def weigh_live(material: Material, step: Step) -> tuple[int, int, str]:
+    """Return static and peak bytes of live tensors over the first steps."""
+    static = material.static()
+    with LiveBytes(*pools_of(step)) as live:
+        live.track(*static)
+        before = live.now
+        for _ in range(STEPS):
+            step()
+    return before, live.peak, live.peak_at
+
+
+def pools_of(step: Step) -> tuple[Callable[[], int], Callable[[int], bool]] | tuple[None, None]:
+    """Return what a session's pools hold, and which addresses are theirs."""
+    if step.session is None:
+        return None, None
+    arena, buffers = step.session.shelf.arena, step.session.shelf.buffers
+    return (
+        lambda: arena.nbytes_touched + buffers.nbytes_held,
+        lambda address: arena.owns(address) or buffers.owns(address),
+    )
+
+
+def give_back_free_memory() -> None:
+    """Return what the allocator keeps for later to the system, where it can be told to."""
+    gc.collect()
+    with suppress(OSError, AttributeError):  # glibc only
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(weigh(setup_of(sys.argv[3:]), sys.argv[1], sys.argv[2]))))
