@@ -15,7 +15,8 @@ SAMPLE = synthetic(1 << 16)
 
 def measured_with(monkeypatch: pytest.MonkeyPatch, contender: Contender, sample: Sample = SAMPLE) -> Row:
     """Return the only row when this is the only contender."""
-    monkeypatch.setattr(codec_bench, "contenders", lambda sample, eps: [contender])
+    only = {contender.is_lossless: [contender], not contender.is_lossless: []}
+    monkeypatch.setattr(codec_bench, "contenders", lambda sample, eps: only[eps == 0.0])
     (row,) = measure([sample], (1.0,), rounds=3)
     return row
 
@@ -57,9 +58,7 @@ def test_lost_signs_show(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_lossless_code_that_is_not_shows_an_infinite_error(monkeypatch: pytest.MonkeyPatch) -> None:
     changed = Contender("other", True, lambda: SAMPLE.tensor, lambda coded: coded + 1, lambda coded: coded.nbytes)
-    monkeypatch.setattr(codec_bench, "contenders", lambda sample, eps: [changed])
-    (row,) = measure([SAMPLE], (1.0,), rounds=1)
-    assert row.worst_error == float("inf")
+    assert measured_with(monkeypatch, changed).worst_error == float("inf")
 
 
 def test_a_share_of_nothing_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +84,19 @@ def test_threads_are_set_while_measuring_and_restored(monkeypatch: pytest.Monkey
     assert torch.get_num_threads() == before
 
 
-def test_a_codec_that_does_not_take_the_dtype_is_left_out() -> None:
-    flags = Sample("flags", torch.tensor([True, False, True]))
-    assert "nested" not in {contender.name for contender in contenders(flags, 0.0)}
+def test_contenders_are_lossy_for_a_bound_and_lossless_without() -> None:
+    assert all(contender.is_lossless for contender in contenders(SAMPLE, 0.0))
+    assert not any(contender.is_lossless for contender in contenders(SAMPLE, 0.1))
+
+
+def test_a_code_that_cannot_take_the_sample_has_no_row() -> None:
+    flags = Sample("flags", torch.tensor([True, False, True] * 99))
+    shown = [row.codec for row in measure([flags], (0.5, 1.0), rounds=1)]
+    assert shown.count("raw") == 1
+    assert "nested" not in shown
+
+
+def test_a_code_that_gains_nothing_has_no_row() -> None:
+    noise = Sample("noise", torch.randint(256, (999,), dtype=torch.uint8))
+    shown = {row.codec for row in measure([noise], (1.0,), rounds=1)}
+    assert "deflate" not in shown

@@ -72,57 +72,59 @@ def measure(
     try:
         for sample in samples:
             rms = rms_of_nonzero(sample.tensor) if sample.tensor.is_floating_point() else 0.0
-            for step in (None, *steps):
+            for step in (None, *steps) if rms > 0 else (None,):
                 eps = step * rms / 2 if step else 0.0
-                for contender in contenders(sample, eps):
-                    if contender.is_lossless == (step is None) and only in ("", contender.name):
-                        yield _row(sample, contender, step, eps, rounds)
+                wanted = (one for one in contenders(sample, eps) if only in ("", one.name))
+                rows = (_row(sample, contender, step, eps, rounds) for contender in wanted)
+                yield from (row for row in rows if row is not None)
     finally:
         torch.set_num_threads(threads_before)
 
 
 def contenders(sample: Sample, eps: float) -> list[Contender]:
-    """Return our codecs and the installed rivals that can code this sample; lossy ones need eps > 0."""
+    """Return the lossy codes, ours and the installed rivals, that might code this sample; the lossless if eps is 0."""
     known = codecs.names()
     configured = {name: codecs.get(name) for name in known} | {"cast float8": Cast("float8")} | {**sample.fitted}
-    ours = (_ours(label, codec, sample, eps) for label, codec in configured.items() if codec.name in known)
-    theirs = (_theirs(rival, sample, eps) for rival in rivals.installed())
-    return [contender for contender in (*ours, *theirs) if contender]
+    ours = [_ours(label, codec, sample, eps) for label, codec in configured.items() if codec.name in known]
+    theirs = [_theirs(rival, sample, eps) for rival in rivals.installed() if rival.takes(sample.tensor)]
+    return [contender for contender in ours + theirs if contender.is_lossless == (eps == 0.0)]
 
 
-def _ours(label: str, codec: codecs.Codec, sample: Sample, eps: float) -> Contender | None:
+def _ours(label: str, codec: codecs.Codec, sample: Sample, eps: float) -> Contender:
     bound = None if codec.is_lossless or eps == 0.0 else Absolute(eps)
     axis = sample.axis if label in sample.fitted else None
-    out = torch.empty_like(sample.tensor).reshape(-1)
-    warm = torch.empty(0, dtype=torch.uint8)
+    warm: dict[str, torch.Tensor] = {}
 
     def room(nbytes: int) -> torch.Tensor:
-        nonlocal warm
-        if warm.numel() < nbytes:
-            warm = torch.empty(nbytes, dtype=torch.uint8)
-        return warm
+        if "room" not in warm or warm["room"].numel() < nbytes:
+            warm["room"] = torch.zeros(nbytes, dtype=torch.uint8)
+        return warm["room"]
 
     def encode() -> codecs.Blob:
-        return codecs.encode(sample.tensor, codec, bound, axis, room)
+        blob = codecs.encode(sample.tensor, codec, bound, axis, room)
+        if blob.codec != codec.name:
+            raise ConfigError(f"expected values that {codec.name} makes smaller, got {sample.name}; they are kept raw")
+        return blob
 
-    try:
-        blob = encode()
-    except ConfigError:  # not a code for this dtype
-        return None
-    if blob.codec != codec.name:  # coding did not pay, and the values were kept raw
-        return None
-    return Contender(label, codec.is_lossless, encode, lambda blob: codecs.decode(blob, out), lambda blob: blob.nbytes)
+    def decode(blob: codecs.Blob) -> torch.Tensor:
+        if "out" not in warm:
+            warm["out"] = torch.zeros_like(sample.tensor, memory_format=torch.contiguous_format).view(-1)
+        return codecs.decode(blob, warm["out"])
+
+    return Contender(label, codec.is_lossless, encode, decode, lambda blob: blob.nbytes)
 
 
-def _theirs(rival: rivals.Rival, sample: Sample, eps: float) -> Contender | None:
-    if not rival.takes(sample.tensor) or not (rival.is_lossless or eps > 0):
-        return None
+def _theirs(rival: rivals.Rival, sample: Sample, eps: float) -> Contender:
     tensor = sample.tensor.contiguous()
     return Contender(rival.name, rival.is_lossless, lambda: rival.encode(tensor, eps), rival.decode, rival.nbytes)
 
 
-def _row(sample: Sample, contender: Contender, step: float | None, eps: float, rounds: int) -> Row:
-    coded = contender.encode()
+def _row(sample: Sample, contender: Contender, step: float | None, eps: float, rounds: int) -> Row | None:
+    """Return the row of a contender, None if it cannot code the sample."""
+    try:
+        coded = contender.encode()
+    except ConfigError:
+        return None
     stored = contender.nbytes(coded)
     worst, signs, zeros = _fidelity(sample.tensor, contender.decode(coded), eps)
     encode_speed, decode_speed, memcpy = _speeds(sample, contender, rounds)
