@@ -20,18 +20,14 @@ ZEROS = 0x80  # the bit of an rle token that says: these are zeros
 
 def pack_zvc(words: torch.Tensor, out: torch.Tensor) -> int:
     """Write, per block, a bit for each word that is not zero, then those words."""
-    is_word = words != 0
-    blocks = [
-        (pack_bools(kept), block[kept].view(torch.uint8))
-        for block, kept in zip(words.split(BLOCK), is_word.split(BLOCK), strict=True)
-    ]
+    blocks = [(pack_bools(block != 0), block[block != 0].view(torch.uint8)) for block in _blocks_of(words)]
     counts = [literals.numel() // words.element_size() for _, literals in blocks]
     return _write_blocks(_counts_to_index(counts), blocks, out)
 
 
 def unpack_zvc(payload: torch.Tensor, words: torch.Tensor) -> bool:
     """Fill `words` from masks and packed words."""
-    blocks = words.split(BLOCK) if words.numel() else ()
+    blocks = _blocks_of(words)
     counts = _index_to_counts(payload, len(blocks))
     masks = [(block.numel() + 7) // 8 for block in blocks]
     at = _padded_index_nbytes(len(blocks))
@@ -49,9 +45,7 @@ def unpack_zvc(payload: torch.Tensor, words: torch.Tensor) -> bool:
 def pack_rle(words: torch.Tensor, out: torch.Tensor) -> int:
     """Write, per block, tokens for runs of zeros and of other words, then the other words."""
     blocks, counts = [], []
-    for block in words.split(BLOCK):
-        if block.numel() == 0:
-            continue
+    for block in _blocks_of(words):
         kept = block != 0
         tokens = _tokens_of(kept)
         blocks.append((tokens, block[kept].view(torch.uint8)))
@@ -61,7 +55,7 @@ def pack_rle(words: torch.Tensor, out: torch.Tensor) -> int:
 
 def unpack_rle(payload: torch.Tensor, words: torch.Tensor) -> bool:
     """Fill `words` from runs and packed words."""
-    blocks = words.split(BLOCK) if words.numel() else ()
+    blocks = _blocks_of(words)
     counts = _index_to_counts(payload, 2 * len(blocks))
     at = _padded_index_nbytes(2 * len(blocks))
     if counts is None:
@@ -76,6 +70,10 @@ def unpack_rle(payload: torch.Tensor, words: torch.Tensor) -> bool:
             return False
         at = _place_literals(payload, at, torch.repeat_interleave(tokens < ZEROS, lengths), block)
     return True
+
+
+def _blocks_of(words: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return words.split(BLOCK) if words.numel() else ()
 
 
 def _tokens_of(kept: torch.Tensor) -> torch.Tensor:
