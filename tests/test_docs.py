@@ -58,5 +58,6 @@ def test_the_readme_shows_how_to_start() -> None:
 
 
 def test_every_codec_has_a_heading_in_the_format() -> None:
-    headings = re.findall(r"^#+ .*$", (ROOT / "docs" / "format.md").read_text(), re.MULTILINE)
+    pages = [path.read_text() for path in sorted((ROOT / "docs").glob("format*.md"))]
+    headings = [heading for page in pages for heading in re.findall(r"^#+ .*$", page, re.MULTILINE)]
     assert [name for name in codecs.names() if not any(f"`{name}`" in heading for heading in headings)] == []
