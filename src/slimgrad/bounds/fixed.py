@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from slimgrad.bounds.base import Fixed
 from slimgrad.errors import ConfigError
 from slimgrad.roles import Role
 
 
 @dataclass(frozen=True, slots=True)
-class Exact:
+class Exact(Fixed):
     """Every bit comes back: gradients are identical to plain PyTorch."""
 
     @property
@@ -29,7 +30,7 @@ class Exact:
 
 
 @dataclass(frozen=True, slots=True)
-class Absolute:
+class Absolute(Fixed):
     """|restored - original| <= value for every element."""
 
     value: float
@@ -49,7 +50,7 @@ class Absolute:
 
 
 @dataclass(frozen=True, slots=True)
-class Relative:
+class Relative(Fixed):
     """|restored - original| <= rel * RMS of the tensor's non-zero values."""
 
     rel: float

@@ -1,0 +1,170 @@
+"""The contract of bounds, adaptive ones above all, and the statistics that a session takes for them.
+
+A bound is a frozen value: parameters and nothing else. What it learns in a run is a State, a plain dict of numbers,
+strings, lists and dicts, which is handed in and returned, so that a checkpoint holds it and a resumed run goes on with
+the same bounds:
+
+    start() -> state                  before the first step
+    at(site, state) -> bound          the fixed bound for what is saved at this place, now
+    wants(step, state) -> Request     which statistics to take in this step; steps count from 1
+    update(state, reading) -> state   after a step in which something was wanted; the old state is left as it was
+    noise(state) -> float | None      the share of the gradient's energy that the bound expects its errors to be
+
+Fixed bounds keep the contract by inheriting Fixed: they are the same everywhere and want nothing.
+
+Note [Sites]. A site is a place in the code: the path of a module and the number of the save within one call of its
+forward. A tensor that several functions save has the site of its first save, and one reading with several readers. A
+module called twice in a step has its sites twice; their readings are added up.
+
+Note [Units]. Energies are sums of squares over whole tensors. A loss scale multiplies every gradient and cancels in
+ratios; Reading.scale says what it was, for bounds that compare gradients with anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from slimgrad.codecs.base import Bound
+from slimgrad.roles import Role
+
+Site = tuple[str, int]
+State = dict[str, Any]
+
+FIRST_STEPS = (1, 2, 5, 10, 20, 50)  # bounds move most at the beginning, and so does what they are derived from
+
+
+class RoleBound(Protocol):
+    """A bound that knows what it means for a role."""
+
+    def of(self, role: Role) -> Bound: ...
+
+
+class Request(NamedTuple):
+    """What to measure in one step. A set of sites, or None for all of them, also those never seen so far."""
+
+    gradients: frozenset[Site] | None = frozenset()  # statistics of the readers; costs a pass over their gradients
+    errors: frozenset[Site] | None = frozenset()  # the error of the gradients; keeps the original until backward
+
+    @property
+    def is_empty(self) -> bool:
+        return self.gradients == frozenset() == self.errors
+
+
+NOTHING = Request()
+
+
+@dataclass(frozen=True, slots=True)
+class NormChannels:
+    """What a norm's backward saw, per channel."""
+
+    inv_std: tuple[float, ...]
+    weight: tuple[float, ...]  # gamma; ones where there is none
+    weight_grad: tuple[float, ...]  # of gamma; zeros where it needs none
+    peak_input: tuple[float, ...]  # max |x|
+    peak_grad: tuple[float, ...]  # max |gY|
+    n_grads: tuple[int, ...]  # number of values of gY that are not zero
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One function that read the tensor in backward, and the gradients that it saw."""
+
+    function: str  # "conv2d", "linear", "batch_norm", ...
+    weight: str = ""  # path of its weight; "" where it has none
+    batch: int = 0  # N: size of the first dimension of gY
+    in_channels: int = 0  # of the whole tensor, all groups together
+    out_channels: int = 0
+    taps: int = 1  # R * S, positions of the kernel
+    stride: int = 1  # product over the dimensions
+    places: int = 1  # P * Q, output positions per sample and channel
+    out_grad2: float = 0.0  # ||gY||^2
+    out_grad_peak: float = 0.0  # mean over samples of max |gY|
+    in_grad2: float = 0.0  # ||gX||^2
+    weight_grad2: float = 0.0  # ||gW||^2
+    weight_grad_abs: float = 0.0  # mean |gW|
+    momentum: float | None = None  # mean |momentum| of the weight in the optimizer; None where it holds none
+    norm: NormChannels | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteReading:
+    """What was measured of the tensor saved at one site; sums where there were several."""
+
+    site: Site
+    role: str
+    order: int  # of its save in the step, from 0
+    numel: int
+    nbytes: int  # stored
+    rel: float  # the bound it was coded under, as `at` returned it; 0.0 where that was not relative
+    eps: float  # the largest error that its code allows
+    rms: float  # of the non-zero values
+    density: float  # share of values that are not zero
+    noise2: float | None = None  # energy that its error adds to the gradients of all parameters; None: not measured
+    worst: float = 0.0  # the largest share of one parameter's gradient energy in that
+    readers: tuple[Reader, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was measured in one step."""
+
+    step: int
+    energy: float  # of the gradients of all parameters
+    sites: tuple[SiteReading, ...]
+    scale: float = 1.0  # gradients in backward / gradients that the optimizer got: loss scale and clipping
+
+
+BoundT = TypeVar("BoundT", bound="Fixed")
+
+
+class Fixed:
+    """A bound that stays as it is."""
+
+    __slots__ = ()
+
+    def start(self) -> State:
+        return {}
+
+    def at(self: BoundT, site: Site, state: State) -> BoundT:
+        return self
+
+    def wants(self, step: int, state: State) -> Request:
+        return NOTHING
+
+    def update(self, state: State, reading: Reading) -> State:
+        return state
+
+    def noise(self, state: State) -> float | None:
+        return None
+
+
+class Adaptive(Protocol):
+    """What a session asks of any bound; see the module's docstring."""
+
+    def start(self) -> State: ...
+    def at(self, site: Site, state: State) -> RoleBound: ...
+    def wants(self, step: int, state: State) -> Request: ...
+    def update(self, state: State, reading: Reading) -> State: ...
+    def noise(self, state: State) -> float | None: ...
+
+
+def is_due(step: int, every: int) -> bool:
+    """Return whether statistics are due: at the first steps, then at every multiple of `every`."""
+    return step in FIRST_STEPS or step % every == 0
+
+
+def site_key(site: Site) -> str:
+    """Return a site as the key of a dict that survives JSON."""
+    return f"{site[0]}#{site[1]}"
+
+
+def site_of(key: str) -> Site:
+    path, _, number = key.rpartition("#")
+    return path, int(number)
+
+
+def with_sites(state: State, sites: Mapping[Site, Any]) -> State:
+    """Return the state with the entries of some sites replaced."""
+    return {**state, "sites": {**state.get("sites", {}), **{site_key(site): value for site, value in sites.items()}}}
