@@ -102,11 +102,12 @@ def from_bytes(data: bytes | bytearray | memoryview) -> Blob:
 
 def flatten(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
     """Return the values in memory order without a copy where the tensor is dense, and the order of its dimensions."""
+    tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.is_contiguous():
-        return tensor.detach().reshape(-1), tuple(range(tensor.dim()))
+        return tensor.reshape(-1), tuple(range(tensor.dim()))
     stride = tensor.stride()
     order = tuple(sorted(range(tensor.dim()), key=lambda d: -stride[d]))
-    return tensor.detach().permute(order).reshape(-1), order
+    return tensor.permute(order).reshape(-1).contiguous(), order  # reshape alone keeps the gaps of a single dimension
 
 
 def unflatten(flat: torch.Tensor, shape: tuple[int, ...], order: tuple[int, ...]) -> torch.Tensor:
