@@ -59,8 +59,9 @@ class Region:
 
     def __init__(self, nbytes: int) -> None:
         self.pages = Pages(nbytes)
-        # (start, end) in the order of addresses. The last one ends a unit beyond the region, so that it never closes.
-        self.gaps = [(0, self.pages.size + ALIGNMENT)]
+        # (start, end) in the order of addresses. The last one ends a byte beyond the region: too little to be used, and
+        # enough for it to stay when the region is full.
+        self.gaps = [(0, self.pages.size + 1)]
         self.dead: deque[tuple[int, int, int]] = deque()  # start, end, and by how much nbytes_coded falls
         self.returned: deque[Lease] = deque()
         self.lent: set[Lease] = set()
@@ -116,7 +117,7 @@ class Region:
             if nbytes_coded != DROPPED:
                 self.nbytes_coded -= nbytes_coded
             else:
-                self.pages.touch(end)  # the writer may have got that far
+                self.pages.touch_written(end)  # the writer may have got anywhere
                 self.is_reserved = False
             if start < end:
                 self.mend(start, end)

@@ -13,6 +13,8 @@ a lock that another thread held at that moment; `unlock_in_child` mends it.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import mmap
 import os
 import sys
@@ -50,6 +52,12 @@ class Pages:
         if end > self.touched:
             self.touched = min(round_up(end, self._unit), self.size)
 
+    def touch_written(self, end: int) -> None:
+        """Note what was written below `end`, where only the system knows how much that is."""
+        if end > self.touched:
+            first = self.touched
+            self.touch(first + _resident_nbytes(self.address + first, round_up(end, mmap.PAGESIZE) - first))
+
     def forget(self, start: int) -> None:
         """Give the pages at and above `start` back to the system; their content is lost."""
         start = round_up(start, self._unit)
@@ -77,6 +85,21 @@ def _counts_address_space() -> bool:
             return setting.read().strip() == "2"
     except OSError:
         return False
+
+
+def _resident_nbytes(address: int, nbytes: int) -> int:
+    """Return how far into this memory pages are resident; all of it where the system does not tell."""
+    flags = np.ones(nbytes // mmap.PAGESIZE, dtype=np.uint8)
+    mincore = getattr(_libc(), "mincore", None)
+    if mincore is not None:
+        mincore(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), ctypes.c_void_p(flags.ctypes.data))
+    resident = np.flatnonzero(flags & 1)
+    return int(resident[-1] + 1) * mmap.PAGESIZE if len(resident) else 0
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if os.name == "posix" else None
 
 
 def _ask_for_huge_pages(memory: mmap.mmap) -> bool:
