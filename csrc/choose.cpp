@@ -143,7 +143,7 @@ bool scale_channel(const Sums& s, const NestedWish& wish, double absolute, doubl
   const bool is_exact = is_noise || slack > 0.25 * eps || eps < kSmallestEps;
   const double step = is_exact ? kExactStep : 2.0 * (eps - slack);
   scale = float_of(bits_of(static_cast<float>(step)) & ~uint32_t{0xfff});
-  if (!is_exact) largest_eps = std::max(largest_eps, eps);
+  largest_eps = std::max(largest_eps, is_exact ? kExactStep : eps);  // subnormals may lie within an exact step
   return true;
 }
 

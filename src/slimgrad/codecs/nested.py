@@ -18,6 +18,7 @@ import torch
 
 from slimgrad import kernels
 from slimgrad.codecs.base import FLOATS, Bound, Channels, Codec, Room
+from slimgrad.errors import CorruptPayload
 from slimgrad.kernels.reference.nested import BLOCK, MAX_LEVELS
 from slimgrad.kernels.reference.nested_choice import HEADER, NestedWish
 
@@ -51,7 +52,9 @@ class Nested(Codec):
         kernels.active().unpack_nested(payload, out)
 
     def eps_of(self, payload: torch.Tensor) -> float:
-        return struct.unpack_from("<f", payload.numpy(), EPS_AT)[0]
+        if payload.numel() < HEADER.size:
+            raise CorruptPayload(f"nested: expected a header of {HEADER.size} bytes, got {payload.numel()}")
+        return struct.unpack_from("<f", payload.numpy().data, EPS_AT)[0]
 
 
 def capacity(n: int, itemsize: int, channels: int) -> int:
