@@ -210,7 +210,7 @@ def _channel_scales(
     is_exact = is_noise | (slack > 0.25 * eps) | (eps < SMALLEST_EPS)
     step = torch.where(is_exact, EXACT_STEP, 2.0 * (eps - slack))
     scale = (step.to(torch.float32).view(torch.int32) & ~0xFFF).view(torch.float32)
-    return scale, centre, float(torch.where(is_exact, EXACT_STEP, eps).max())  # a subnormal may lie within an exact step
+    return scale, centre, float(torch.where(is_exact, EXACT_STEP, eps).max())  # subnormals may lie within it
 
 
 def _unit_tables(levels: int, is_centred: bool) -> tuple[torch.Tensor, torch.Tensor]:
