@@ -3,6 +3,7 @@
     Kept      the tensor itself, with its version: small tensors, parameters, and what cannot be coded
     Saved     one view of a Stored: size, stride and offset, so that it comes back exactly as it was
     Shaped    size and layout alone
+    Passed    what saved-tensor hooks of somebody else, around ours, made of a tensor that we leave alone
     Rebuilt   a copy of a leaf in another dtype, which is made again instead of kept
 
 Note [One storage, one Stored]. The storage object of torch lives exactly as long as its memory and is the same object
@@ -21,8 +22,10 @@ the graph. Nothing here holds the tensor that pack was given, only detached ones
 
 from __future__ import annotations
 
+import functools
 import weakref
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,7 +35,6 @@ from slimgrad.policy import Plan, RoleBound, stricter
 from slimgrad.roles import EXACT, Flag, Need, Role, merged, with_flags
 from slimgrad.storage import Buffers, Slot
 
-EMPTY = torch.empty(0)
 PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 NOTE = "_slimgrad_stored"  # attribute of a storage; Note [One storage, one Stored]
 
@@ -132,7 +134,7 @@ class Stored:
         """Follow the tensor's version without keeping its memory; Note [Changed in place]."""
         if self.guard is None:
             self.guard = tensor.detach()
-            self.guard.data = EMPTY
+            self.guard.data = _nothing(tensor.device)
 
     def keep(self, tensor: torch.Tensor) -> None:
         """Keep the tensor as it is; coded forms are not needed any more."""
@@ -175,6 +177,19 @@ class Kept:
         if tensor._version != self.version:
             raise changed_in_place(tensor.dtype, tensor.shape, tensor._version, self.version)
         return tensor
+
+
+class Passed:
+    """A tensor in the care of other hooks."""
+
+    __slots__ = ("packed", "unpack")
+
+    def __init__(self, tensor: torch.Tensor, hooks: tuple[Callable[..., Any], Callable[..., Any]]) -> None:
+        pack, self.unpack = hooks
+        self.packed = pack(tensor)
+
+    def restore(self) -> torch.Tensor:
+        return self.unpack(self.packed)
 
 
 class Saved:
@@ -227,17 +242,8 @@ class Rebuilt:
     """A view of a copy of a leaf in another dtype. The leaf stays alive anyway: autograd's graph ends in it."""
 
     __slots__ = (
-        "__weakref__",
-        "copy",
-        "copy_size",
-        "copy_stride",
-        "dtype",
-        "leaf",
-        "offset",
-        "size",
-        "stride",
-        "version",
-    )
+        "__weakref__", "copy", "copy_size", "copy_stride", "dtype", "leaf", "offset", "size", "stride", "version",
+    )  # fmt: skip
 
     def __init__(self, tensor: torch.Tensor, leaf: torch.Tensor) -> None:
         copy = tensor if tensor._base is None else tensor._base
@@ -264,6 +270,14 @@ class Rebuilt:
     def restore(self) -> torch.Tensor:
         copy = self.make_copy() if self.copy is None else self.copy
         return copy.as_strided(self.size, self.stride, self.offset)
+
+
+Packed = Kept | Passed | Saved | Shaped | Rebuilt
+
+
+@functools.lru_cache
+def _nothing(device: torch.device) -> torch.Tensor:
+    return torch.empty(0, device=device)
 
 
 def is_codable(tensor: torch.Tensor, min_bytes: int) -> bool:

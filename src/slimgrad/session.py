@@ -40,7 +40,7 @@ from slimgrad.policy import Compress, Policy, RoleBound, check_policy
 from slimgrad.report import Report
 from slimgrad.report.memory import PeakMeter
 from slimgrad.roles import Need, Role, role_from_dict, role_to_dict
-from slimgrad.saved import Kept, Rebuilt, Saved, Shaped, Stored, find, is_codable
+from slimgrad.saved import Kept, Packed, Passed, Rebuilt, Saved, Shaped, Stored, find, is_codable
 from slimgrad.shelf import Shelf
 
 autograd = torch._C._autograd
@@ -48,6 +48,7 @@ PLAIN_CALLS = frozenset({(), (torch.Tensor,)})  # classes with a __torch_functio
 DEFAULT_BOUND, DEFAULT_POLICY = Relative(0.25), Compress()
 HINTED = (Need.VALUES, Need.TIGHT, Need.EXACT)
 FUNCTIONAL_ADVICE = "torch.func cannot see through saved-tensor hooks, call it under: with session.paused(): ..."
+FOREIGN = "other saved-tensor hooks around an attached module get only what slimgrad leaves as it is: {}"
 IN_CHECKPOINT = "inside torch.utils.checkpoint"
 
 
@@ -84,6 +85,7 @@ class Recorder(TorchFunctionMode):
         self.is_on = False
         self.owner = 0  # number of running forwards when the hooks were installed
         self.caller: FrameType | None = None  # Note [Interrupted forwards]
+        self.outer: tuple[Any, Any] | None = None  # hooks of somebody else around ours
         self.inputs: set[torch.UntypedStorage] = set()  # of the forward that is running: its caller keeps them alive
         self.constants: set[torch.UntypedStorage] | None = None  # parameters and buffers; made when first asked for
         self.tally: dict[str, list[int]] = {}  # number and bytes of tensors left alone, by reason
@@ -99,7 +101,7 @@ class Recorder(TorchFunctionMode):
         finally:
             self.call = before
 
-    def pack(self, tensor: torch.Tensor) -> Kept | Saved | Shaped | Rebuilt:
+    def pack(self, tensor: torch.Tensor) -> Packed:
         """Return what autograd keeps instead of the tensor."""
         if not is_codable(tensor, self.min_bytes):
             return self._leave_alone(tensor, SMALL)
@@ -125,9 +127,9 @@ class Recorder(TorchFunctionMode):
         self._provide(stored, tensor, role)  # plan, bound, code, arena
         if role.need is Need.SHAPE:
             return Shaped(stored, tensor)
-        return Saved(stored, tensor, role.need is Need.SIGN) if stored.kept is None else Kept(tensor, stored)
+        return Saved(stored, tensor, role.need is Need.SIGN) if stored.kept is None else self._keep(tensor, stored)
 
-    def unpack(self, saved: Kept | Saved | Shaped | Rebuilt) -> torch.Tensor:
+    def unpack(self, saved: Packed) -> torch.Tensor:
         """Return the tensor that was packed; may be asked any number of times."""
         self.session.was_read |= not self.is_on
         if isinstance(saved, Saved):
@@ -150,13 +152,21 @@ class Recorder(TorchFunctionMode):
         if missing.need is not Need.SIGN:
             stored.role, stored.bound = missing, bound
 
-    def _leave_alone(self, tensor: torch.Tensor, reason: str) -> Kept:
+    def _leave_alone(self, tensor: torch.Tensor, reason: str) -> Kept | Passed:
         count = self.tally.get(reason)
         if count is None:
             count = self.tally[reason] = [0, 0]
         count[0] += 1
         count[1] += tensor.nbytes if tensor.layout is torch.strided else 0
-        return Kept(tensor)
+        return self._keep(tensor)
+
+    def _keep(self, tensor: torch.Tensor, stored: Stored | None = None) -> Kept | Passed:
+        """Return the tensor as it is, or what hooks around ours make of it."""
+        if self.outer is None:
+            return Kept(tensor, stored)
+        if stored is not None and stored.n_saves == 0:
+            stored.kept = None  # theirs now
+        return Passed(tensor, self.outer)
 
     def _rebuild(self, tensor: torch.Tensor, role: Role) -> Rebuilt:
         assert role.leaf is not None
@@ -168,11 +178,9 @@ class Recorder(TorchFunctionMode):
 
     def _held_elsewhere(self, tensor: torch.Tensor, storage: torch.UntypedStorage, role: Role) -> str | None:
         """Return why the tensor stays alive anyway, if it does."""
-        if tensor.grad_fn is not None:
-            return None
         if storage in self.inputs:
             return INPUT
-        if role.need not in (Need.EXACT, Need.MASK):
+        if tensor.grad_fn is not None or role.need not in (Need.EXACT, Need.MASK):
             return None
         if self.constants is None:
             self.constants = self.session.attached.constants()
@@ -232,7 +240,9 @@ class Recorder(TorchFunctionMode):
             if getattr(outer[0], "__module__", "") == "torch.utils.checkpoint":
                 self.shelf.ledger.record_skipped(IN_CHECKPOINT)
                 return
-            self.session.foreign_hooks.add(getattr(outer[0], "__qualname__", type(outer[0]).__name__))
+            if not isinstance(getattr(outer[0], "__self__", None), Recorder):
+                self.outer = outer
+                self.session.foreign_hooks.add(getattr(outer[0], "__qualname__", type(outer[0]).__name__))
         self.session.begin_forward()
         autograd._push_saved_tensors_default_hooks(*self.hooks)
         self.__enter__()
@@ -245,7 +255,7 @@ class Recorder(TorchFunctionMode):
         depth = torch._C._len_torch_function_stack()
         if depth and torch._C._get_function_stack_at(depth - 1) is self:
             self.__exit__(None, None, None)
-        self.is_on, self.caller, self.call, self.constants = False, None, None, None
+        self.is_on, self.caller, self.call, self.constants, self.outer = False, None, None, None, None
         self.inputs = set()
         for reason, (n, nbytes) in self.tally.items():
             self.shelf.ledger.record_kept("", "", nbytes, reason, n=n)
@@ -288,12 +298,14 @@ class Session:
         ]
 
     def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if torch.compiler.is_compiling():
+            return  # compiled graphs save their tensors when they run, under the hooks of whoever calls them
         path = self.attached.path_of(module)
-        if path is not None and self.is_attached and not torch.compiler.is_compiling():
+        if path is not None and self.is_attached:
             self._recorder.enter(module, path, args, sys._getframe(1))
 
     def _after(self, module: nn.Module, args: Any, result: Any) -> None:
-        if self.attached.path_of(module) is not None and not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and self.attached.path_of(module) is not None:
             self._recorder.leave(module)
 
     def _before_step(self, *_: Any) -> None:
@@ -368,8 +380,7 @@ class Session:
             self._end_step()
         arena, buffers = self.shelf.arena, self.shelf.buffers
         storage = {"arena": arena.nbytes_touched, "buffers": buffers.nbytes_held}
-        foreign = "other saved-tensor hooks were active around an attached module and did not run: {}"
-        remarks = [foreign.format(name) for name in sorted(self.foreign_hooks)]
+        remarks = [FOREIGN.format(name) for name in sorted(self.foreign_hooks)]
         return Report(self.shelf.ledger.snapshot(), storage, self.meter.read(), remarks)
 
     def kept_bytes(self) -> int:

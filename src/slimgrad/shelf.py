@@ -24,7 +24,7 @@ from slimgrad.ledger import Ledger
 from slimgrad.policy import Plan
 from slimgrad.roles import Need, Role
 from slimgrad.saved import Part, Saved, Stored
-from slimgrad.storage import Arena, Buffers
+from slimgrad.storage import Arena, Buffers, Heap
 
 NO_GAIN = "no code makes it smaller"
 SAMPLE_EVERY = 97  # coded tensors between two whose error is measured; prime, so that every layer has its turn
@@ -37,8 +37,9 @@ class Shelf:
     """Arena, buffers and ledger of one session."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self.arena = Arena()
-        self.buffers = Buffers()
+        heap = Heap()  # shared, so that buffers reuse the pages that coded bytes have left
+        self.arena = Arena(heap)
+        self.buffers = Buffers(heap)
         self.ledger = ledger
         self._n_coded = 0
         self._last: weakref.ref[Stored] | None = None  # whose values are held; Note [Decoded once]
@@ -47,7 +48,6 @@ class Shelf:
         """Store what `role` needs as the plan says; the ledger forgets what this replaces."""
         self._take_back(stored)
         stored.shelf = self
-        stored.watch(tensor)
         part = None
         start = time.perf_counter()
         if plan.codec is not None:
@@ -56,6 +56,7 @@ class Shelf:
             stored.keep(tensor.detach())
             self.ledger.record_kept(stored.path, role.name, stored.nbytes, plan.reason or NO_GAIN, detail)
             return
+        stored.watch(tensor)
         stored.name = stored.name if role.need is Need.SIGN and stored.values is not None else role.name
         if role.need is Need.SIGN:
             stored.flag, stored.flags, stored.is_sparse = role.flag, part, role.is_sparse
