@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 
 from slimgrad.codecs import wire
+from slimgrad.codecs.acgc import Acgc
 from slimgrad.codecs.base import Blob, Bound, Channels, Codec, Room
 from slimgrad.codecs.cast import Cast
 from slimgrad.codecs.deflate import Deflate
@@ -24,6 +25,7 @@ from slimgrad.codecs.zvc import Zvc
 from slimgrad.errors import ConfigError, UnknownCodec
 
 __all__ = [
+    "Acgc",
     "Blob",
     "Cast",
     "Channels",
@@ -44,7 +46,7 @@ __all__ = [
 ]
 
 CODECS: dict[str, type[Codec]] = {  # one entry per file, by tag
-    codec.name: codec for codec in (Raw, Nested, Mask, Index, Zvc, Rle, Deflate, Cast)
+    codec.name: codec for codec in (Raw, Nested, Mask, Index, Zvc, Rle, Deflate, Cast, Acgc)
 }
 DEVICES = frozenset({"cpu"})  # where kernels run
 

@@ -50,9 +50,9 @@ class Cast(Codec):
         form, size = FORMS[self.to], flat.element_size()
         if bound is None or CODE_NBYTES[form] >= size or flat.numel() == 0:
             return None
-        eps = bound.eps(_rms(flat) if bound.needs_rms else 1.0)
+        eps = bound.eps(rms_of(flat) if bound.needs_rms else 1.0)
         exponent = _scale_exponent(flat) if form == FORMS["float8"] else 0
-        per_escape = _position_nbytes(flat.numel()) + size
+        per_escape = position_nbytes(flat.numel()) + size
         limit = min((flat.numel() * (size - CODE_NBYTES[form]) - HEAD.size) // per_escape, MAX_ESCAPES)
         codes = torch.empty(flat.numel() * CODE_NBYTES[form], dtype=torch.uint8)
         positions = _fill_codes(flat, form, exponent, eps, codes, limit)
@@ -60,7 +60,7 @@ class Cast(Codec):
             return None
         head = torch.frombuffer(bytearray(HEAD.pack(form, 0, exponent, positions.numel(), eps)), dtype=torch.uint8)
         kept = words_of(flat)[positions].view(torch.uint8)
-        written = positions.to(_position_dtype(flat.numel())).view(torch.uint8)
+        written = positions.to(position_dtype(flat.numel())).view(torch.uint8)
         pieces = torch.cat([head, written, kept, codes])
         payload = room(pieces.numel())[: pieces.numel()]
         payload.copy_(pieces)
@@ -70,7 +70,7 @@ class Cast(Codec):
         if payload.numel() < HEAD.size:
             raise not_written_by(self.name, payload, out)
         form, zero, exponent, count, eps = HEAD.unpack(payload[: HEAD.size].numpy().tobytes())
-        nbytes, size = _position_nbytes(out.numel()), out.element_size()
+        nbytes, size = position_nbytes(out.numel()), out.element_size()
         is_known = form in CODE_NBYTES and zero == 0 and 0.0 <= eps < math.inf and CODE_NBYTES[form] < size
         is_known = is_known and (exponent in EXPONENTS if form == FORMS["float8"] else exponent == 0)
         if not is_known or payload.numel() != HEAD.size + count * (nbytes + size) + out.numel() * CODE_NBYTES[form]:
@@ -78,7 +78,7 @@ class Cast(Codec):
         written, kept, codes = payload[HEAD.size :].split(
             [count * nbytes, count * size, out.numel() * CODE_NBYTES[form]]
         )
-        positions = _read_positions(written, out.numel())
+        positions = read_positions(written, out.numel())
         if positions is None:
             raise not_written_by(self.name, payload, out)
         _restore(codes.clone(), form, exponent, out)
@@ -171,7 +171,7 @@ def _scale_exponent(flat: torch.Tensor) -> int:
     return min(max(exponent, EXPONENTS.start), EXPONENTS.stop - 1)
 
 
-def _rms(flat: torch.Tensor) -> float:
+def rms_of(flat: torch.Tensor) -> float:
     """Return the RMS of the finite non-zero values, summed in an order that does not depend on threads."""
     sums, count = [], 0
     for values in flat.split(CHUNK):
@@ -182,18 +182,18 @@ def _rms(flat: torch.Tensor) -> float:
     return math.sqrt(math.fsum(sums) / count) if count else 0.0
 
 
-def _position_nbytes(count: int) -> int:
+def position_nbytes(count: int) -> int:
     return 4 if count <= 1 << 32 else 8
 
 
-def _position_dtype(count: int) -> torch.dtype:
-    return WORDS[_position_nbytes(count)]
+def position_dtype(count: int) -> torch.dtype:
+    return WORDS[position_nbytes(count)]
 
 
-def _read_positions(written: torch.Tensor, count: int) -> torch.Tensor | None:
+def read_positions(written: torch.Tensor, count: int) -> torch.Tensor | None:
     """Return the positions of exact values; None unless they rise and stay below `count`."""
-    positions = written.clone().view(_position_dtype(count)).long()
-    if _position_nbytes(count) == 4:
+    positions = written.clone().view(position_dtype(count)).long()
+    if position_nbytes(count) == 4:
         positions &= 0xFFFFFFFF
     if positions.numel() == 0:
         return positions
