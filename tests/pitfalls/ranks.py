@@ -5,6 +5,7 @@ python ranks.py ddp|fsdp RANK WORLD_SIZE STORE_FILE
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import timedelta
 
@@ -70,7 +71,9 @@ def main(kind: str, rank: str, world_size: str, store: str) -> None:
         "gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(world_size), timeout=timedelta(seconds=60)
     )
     check_distributed(slimgrad.attach, kind, int(rank))
-    dist.destroy_process_group()
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads do not always survive an orderly end
 
 
 if __name__ == "__main__":

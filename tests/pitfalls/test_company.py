@@ -155,6 +155,7 @@ def test_20_hooks_inside_a_checkpoint_do_not_defeat_it():
     goes_red(check_checkpoint_not_defeated, naive.detached)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch.jit inside torch.func
 def test_23_functional_transforms_are_refused_with_advice():
     """torch.func.grad and its family cannot run under hooks: say so, say what to type, and work when paused."""
     model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 1))

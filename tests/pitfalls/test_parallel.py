@@ -48,6 +48,8 @@ def check_two_ranks(kind, store):
     finally:
         for process in processes:
             process.kill()
+            process.wait()
+            process.stdout.close()
 
 
 def test_05_fsdp_parameters_are_recognised_though_their_storage_is_new(alone):

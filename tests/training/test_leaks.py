@@ -68,7 +68,7 @@ def living():
     """Return how many objects of slimgrad are alive, by type."""
     gc.collect()
     types = (type(thing) for thing in gc.get_objects())
-    return Counter(f"{kind.__module__}.{kind.__qualname__}" for kind in types if kind.__module__.startswith("slimgrad"))
+    return Counter(kind for kind in types if str(kind.__module__).startswith("slimgrad"))
 
 
 def resident():

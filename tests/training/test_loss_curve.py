@@ -49,8 +49,7 @@ def plain_loss():
 
 
 def check_close(bound, plain_loss):
-    loss = final_loss(bound)
-    assert loss == pytest.approx(plain_loss, rel=0.05)
+    assert final_loss(bound) <= 1.1 * plain_loss
 
 
 def test_exact_is_the_same_run(plain_loss):
