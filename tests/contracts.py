@@ -209,7 +209,8 @@ def allowed_error(codec: Codec, tensor: torch.Tensor, bound: Bound, axis: int | 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the values as integers, in logical order."""
-    return tensor.detach().contiguous().reshape(-1).view(WORDS[min(tensor.element_size(), 8)])
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return plain.contiguous().reshape(-1).view(WORDS[min(tensor.element_size(), 8)])
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
