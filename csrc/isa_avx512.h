@@ -36,12 +36,17 @@ struct Avx512 {
   static void store_float16(uint16_t* p, const Floats& a) {
     for (int i = 0; i < 4; ++i) store16(p + 16 * i, _mm512_cvtps_ph(a.v[i], _MM_FROUND_TO_NEAREST_INT));
   }
+  static __m512i round_to_bfloat16(__m512 a) {
+    const __m512i bits = _mm512_castps_si512(a);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    return _mm512_srli_epi32(rounded, 16);
+  }
   static void store_bfloat16(uint16_t* p, const Floats& a) {
-    for (int i = 0; i < 4; ++i) {
-      const __m512i bits = _mm512_castps_si512(a.v[i]);
-      const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-      const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-      store16(p + 16 * i, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+    const __m512i in_order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);  // packing works within 16 bytes
+    for (int i = 0; i < 4; i += 2) {
+      const __m512i packed = _mm512_packus_epi32(round_to_bfloat16(a.v[i]), round_to_bfloat16(a.v[i + 1]));
+      _mm512_storeu_si512(p + 16 * i, _mm512_permutexvar_epi64(in_order, packed));
     }
   }
   static Floats all(float x) {
@@ -73,7 +78,10 @@ struct Avx512 {
     return joined(_mm512_cmp_ps_mask(a.v[0], t, _CMP_NLE_UQ), _mm512_cmp_ps_mask(a.v[1], t, _CMP_NLE_UQ),
                   _mm512_cmp_ps_mask(a.v[2], t, _CMP_NLE_UQ), _mm512_cmp_ps_mask(a.v[3], t, _CMP_NLE_UQ));
   }
-  static __mmask16 sign16(__m512 a) { return _mm512_movepi32_mask(_mm512_castps_si512(a)); }
+  // as a test, which another port executes than the four moves to general registers that follow
+  static __mmask16 sign16(__m512 a) {
+    return _mm512_test_epi32_mask(_mm512_castps_si512(a), _mm512_set1_epi32(INT32_MIN));
+  }
   static uint64_t signs(const Floats& a) { return joined(sign16(a.v[0]), sign16(a.v[1]), sign16(a.v[2]), sign16(a.v[3])); }
   static bool any_sign(const Floats& a) {
     const __m512i low = _mm512_or_si512(_mm512_castps_si512(a.v[0]), _mm512_castps_si512(a.v[1]));
@@ -107,20 +115,27 @@ struct Avx512 {
     for (int i = 0; i < 4; ++i) a.v[i] = _mm512_maskz_mov_ps(part(mask, i), a.v[i]);
   }
 
-  static __m512i indices(const uint64_t* digits) {
+  // Sixty-four numbers as bytes, from their binary digits.
+  static __m512i indices(const uint64_t* digits, int n_digits) {
     __m512i index = _mm512_maskz_set1_epi8(digits[0], 1);
     index = _mm512_mask_add_epi8(index, digits[1], index, _mm512_set1_epi8(2));
-    index = _mm512_mask_add_epi8(index, digits[2], index, _mm512_set1_epi8(4));
-    return _mm512_mask_add_epi8(index, digits[3], index, _mm512_set1_epi8(8));
+    if (n_digits > 2) index = _mm512_mask_add_epi8(index, digits[2], index, _mm512_set1_epi8(4));
+    if (n_digits > 3) index = _mm512_mask_add_epi8(index, digits[3], index, _mm512_set1_epi8(8));
+    return index;
   }
-  static Floats lookup(const uint64_t* digits, int, const float* table) {
+  // Note [Indices without widening]
+  // A permutation reads only the lowest bits of each lane's index. So the bytes are not widened, vector by vector, but
+  // ordered once such that byte k of lane i belongs to value i of vector k, and then shifted.
+  static Floats lookup(const uint64_t* digits, int n_digits, const float* table) {
+    const __m512i across = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i within = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
     const __m512 values = _mm512_loadu_ps(table);
-    const __m512i index = indices(digits);
+    const __m512i index = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(across, indices(digits, n_digits)), within);
     Floats r;
-    r.v[0] = _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(_mm512_castsi512_si128(index)), values);
-    r.v[1] = _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(index, 1)), values);
-    r.v[2] = _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(index, 2)), values);
-    r.v[3] = _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(index, 3)), values);
+    r.v[0] = _mm512_permutexvar_ps(index, values);
+    r.v[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(index, 8), values);
+    r.v[2] = _mm512_permutexvar_ps(_mm512_srli_epi32(index, 16), values);
+    r.v[3] = _mm512_permutexvar_ps(_mm512_srli_epi32(index, 24), values);
     return r;
   }
 
@@ -139,16 +154,17 @@ struct Avx512 {
     const __m512i t = _mm512_set1_epi16(static_cast<int16_t>(limit));
     return joined(_mm512_cmpgt_epi16_mask(a.v[0], t), _mm512_cmpgt_epi16_mask(a.v[1], t));
   }
+  // The sign is a fifth digit: the upper half of the table is the lower half with the sign set.
   static void store_lookup(uint16_t* out, const uint64_t* digits, uint64_t sign, const uint16_t* table) {
-    const __m512i values = _mm512_castsi256_si512(load16(table));
-    const __m512i index = indices(digits);
-    for (int half = 0; half < 2; ++half) {
-      const __m256i bytes = half ? _mm512_extracti64x4_epi64(index, 1) : _mm512_castsi512_si256(index);
-      const __m512i found = _mm512_permutexvar_epi16(_mm512_cvtepu8_epi16(bytes), values);
-      const __mmask32 minus = static_cast<__mmask32>(sign >> 32 * half);
-      const __m512i negative = _mm512_or_si512(found, _mm512_set1_epi16(INT16_MIN));
-      _mm512_storeu_si512(out + 32 * half, _mm512_mask_mov_epi16(found, minus, negative));
-    }
+    const __m256i plus = load16(table), minus = _mm256_or_si256(plus, _mm256_set1_epi16(INT16_MIN));
+    const __m512i values = _mm512_inserti64x4(_mm512_castsi256_si512(plus), minus, 1);
+    __m512i index = indices(digits, 4);
+    index = _mm512_mask_add_epi8(index, sign, index, _mm512_set1_epi8(16));
+    const __m512i across = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);  // Note [Indices without widening]
+    const __m512i within = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
+    index = _mm512_shuffle_epi8(_mm512_permutexvar_epi64(across, index), within);
+    _mm512_storeu_si512(out, _mm512_permutexvar_epi16(index, values));
+    _mm512_storeu_si512(out + 32, _mm512_permutexvar_epi16(_mm512_srli_epi16(index, 8), values));
   }
 
   static uint64_t pext(uint64_t x, uint64_t mask) { return _pext_u64(x, mask); }

@@ -1,5 +1,5 @@
-// Stands before the compiler's <immintrin.h> on the include path and gives csrc's AVX-512 files plain C++ in place of the
-// 512-bit intrinsics, so that a machine with AVX2 runs them. Up to 256 bits the compiler's own header is used.
+// Stands before the compiler's <immintrin.h> on the include path and gives csrc's AVX-512 files plain C++ in place of
+// the 512-bit intrinsics, so that a machine with AVX2 runs them. Up to 256 bits the compiler's own header is used.
 //
 // The names are declared in namespace slimgrad, where csrc looks first, and the vectors are types of their own: an
 // intrinsic that is missing here does not compile, rather than quietly meaning the compiler's. Each function says what
@@ -17,8 +17,9 @@
 #undef _mm512_cmp_ps_mask  // some compilers have these as macros, which know no namespace
 #undef _mm512_cmpgt_epi16_mask
 #undef _mm512_cvtps_ph
-#undef _mm512_extracti32x4_epi32
-#undef _mm512_extracti64x4_epi64
+#undef _mm512_inserti64x4
+#undef _mm512_setr_epi32
+#undef _mm512_setr_epi64
 #undef _mm512_slli_epi32
 #undef _mm512_srli_epi16
 #undef _mm512_srli_epi32
@@ -99,6 +100,20 @@ inline __m512i _mm512_maskz_set1_epi8(__mmask64 k, char x) {
   return make<__m512i, uint8_t>([&](int i) { return bit(k, i) ? x : 0; });
 }
 
+inline __m512i _mm512_setr_epi32(int a, int b, int c, int d, int e, int f, int g, int h, int i, int j, int k, int l,
+                                 int m, int n, int o, int p) {
+  return as<__m512i>(Lanes<int>{{a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p}});
+}
+inline __m512i _mm512_setr_epi64(long long a, long long b, long long c, long long d, long long e, long long f,
+                                 long long g, long long h) {
+  return as<__m512i>(Lanes<long long>{{a, b, c, d, e, f, g, h}});
+}
+inline __m512i _mm512_broadcast_i32x4(__m128i a) {
+  __m512i r;
+  for (int i = 0; i < 4; ++i) std::memcpy(r.at + 16 * i, &a, 16);
+  return r;
+}
+
 inline __m512 _mm512_castsi512_ps(__m512i a) { return as<__m512>(a); }
 inline __m512i _mm512_castps_si512(__m512 a) { return as<__m512i>(a); }
 inline __m512i _mm512_castsi256_si512(__m256i a) {  // the upper half is undefined
@@ -107,14 +122,10 @@ inline __m512i _mm512_castsi256_si512(__m256i a) {  // the upper half is undefin
   std::memcpy(&r, &a, 32);
   return r;
 }
-inline __m128i _mm512_extracti32x4_epi32(__m512i a, int part) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(a.at) + (part & 3));
+inline __m512i _mm512_inserti64x4(__m512i a, __m256i b, int half) {
+  std::memcpy(a.at + 32 * (half & 1), &b, 32);
+  return a;
 }
-inline __m256i _mm512_extracti64x4_epi64(__m512i a, int part) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a.at) + (part & 1));
-}
-inline __m128i _mm512_castsi512_si128(__m512i a) { return _mm512_extracti32x4_epi32(a, 0); }
-inline __m256i _mm512_castsi512_si256(__m512i a) { return _mm512_extracti64x4_epi64(a, 0); }
 
 // ---- arithmetic of floats -------------------------------------------------------------------------------------------
 
@@ -182,24 +193,21 @@ inline __m512i _mm512_mask_add_epi8(__m512i from, __mmask64 k, __m512i a, __m512
 inline __m512i _mm512_mask_xor_epi32(__m512i from, __mmask16 k, __m512i a, __m512i b) {
   return select<uint32_t>(k, zip<uint32_t>(a, b, [](uint32_t x, uint32_t y) { return x ^ y; }), from);
 }
-inline __m512i _mm512_mask_mov_epi16(__m512i from, __mmask32 k, __m512i a) { return select<uint16_t>(k, a, from); }
 
 // ---- conversion -----------------------------------------------------------------------------------------------------
 
-template <class To, class From, class V>
-__m512i widened(V a) {
-  From from[Lanes<To>::kCount];
-  static_assert(sizeof from == sizeof a);
-  std::memcpy(from, &a, sizeof a);
-  return make<__m512i, To>([&](int i) { return from[i]; });
+inline __m512i _mm512_cvtepu16_epi32(__m256i a) {
+  uint16_t from[16];
+  std::memcpy(from, &a, 32);
+  return make<__m512i, uint32_t>([&](int i) { return from[i]; });
 }
-inline __m512i _mm512_cvtepu8_epi16(__m256i a) { return widened<uint16_t, uint8_t>(a); }
-inline __m512i _mm512_cvtepu8_epi32(__m128i a) { return widened<uint32_t, uint8_t>(a); }
-inline __m512i _mm512_cvtepu16_epi32(__m256i a) { return widened<uint32_t, uint16_t>(a); }
-inline __m256i _mm512_cvtepi32_epi16(__m512i a) {  // the lower 16 bits
-  uint16_t low[16];
-  for (int i = 0; i < 16; ++i) low[i] = static_cast<uint16_t>(lanes<uint32_t>(a).at[i]);
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(low));
+// To unsigned 16 bits, saturated, within each 16 bytes: four of a, four of b.
+inline __m512i _mm512_packus_epi32(__m512i a, __m512i b) {
+  const auto x = lanes<int32_t>(a), y = lanes<int32_t>(b);
+  return make<__m512i, uint16_t>([&](int i) {
+    const int32_t v = (i % 8 < 4 ? x : y).at[i / 8 * 4 + i % 4];
+    return v < 0 ? 0 : v > 0xffff ? 0xffff : v;
+  });
 }
 // To integer toward zero; NaN and what 32 bits cannot hold become the smallest integer.
 inline __m512i _mm512_cvttps_epi32(__m512 a) {
@@ -251,13 +259,16 @@ inline __mmask32 _mm512_movepi16_mask(__m512i a) {
 // Lane i is lane index[i] of a; only the bits of the index that name a lane count.
 template <class T>
 Lanes<T> permuted(__m512i index, Lanes<T> a) {
-  using Index = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
+  using Index = std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
   const auto from = lanes<Index>(index);
   return make<Lanes<T>, T>([&](int i) { return a.at[from.at[i] % Lanes<T>::kCount]; });
 }
 inline __m512 _mm512_permutexvar_ps(__m512i index, __m512 a) { return as<__m512>(permuted<float>(index, a)); }
 inline __m512i _mm512_permutexvar_epi32(__m512i index, __m512i a) {
   return as<__m512i>(permuted(index, lanes<uint32_t>(a)));
+}
+inline __m512i _mm512_permutexvar_epi64(__m512i index, __m512i a) {
+  return as<__m512i>(permuted(index, lanes<uint64_t>(a)));
 }
 inline __m512i _mm512_permutexvar_epi16(__m512i index, __m512i a) {
   return as<__m512i>(permuted(index, lanes<uint16_t>(a)));

@@ -1,5 +1,5 @@
-// Cases of the emulated intrinsics, worked out by hand from Intel's descriptions. Compiled with AVX-512 flags and without
-// the emulation on the include path, the same cases run on the processor. Prints nothing and ends with 0, or names cases.
+// Cases of the emulated intrinsics, worked out by hand from Intel's descriptions. Compiled with AVX-512 flags and
+// without the emulation on the include path, the same cases run on the processor. Silent with status 0 when all hold.
 #include <immintrin.h>
 
 #include <cmath>
@@ -51,17 +51,21 @@ void check_memory_and_casts() {
   _mm512_storeu_ps(room + 1, _mm512_set1_ps(1.0f));
   check(room[0] == 0xaa && room[3] == 0x80 && room[64] == 0x3f && room[65] == 62, "storeu_ps writes 64 bytes");
   check(begins_with<float>(_mm512_loadu_ps(room + 1), {1, 1, 1}), "loadu_ps");
+  check(begins_with<uint32_t>(_mm512_castps_si512(_mm512_set1_ps(1.0f)), {0x3f800000}), "castps_si512 keeps bits");
   check(begins_with<int8_t>(_mm512_set1_epi8(-2), {-2, -2}), "set1_epi8");
   check(begins_with<int16_t>(_mm512_set1_epi16(-2), {-2, -2}), "set1_epi16");
   check(begins_with<int32_t>(_mm512_set1_epi32(-2), {-2, -2}), "set1_epi32");
   check(begins_with<uint8_t>(_mm512_maskz_set1_epi8(0b1010, 7), {0, 7, 0, 7, 0}), "maskz_set1_epi8");
-  check(begins_with<uint8_t>(_mm512_castsi512_si128(counted()), {0, 1}), "castsi512_si128");
-  check(begins_with<uint8_t>(_mm512_castsi512_si256(counted()), {0, 1}), "castsi512_si256");
-  check(begins_with<uint8_t>(_mm512_extracti32x4_epi32(counted(), 3), {48, 49}), "extracti32x4");
-  check(begins_with<uint8_t>(_mm512_extracti64x4_epi64(counted(), 1), {32, 33}), "extracti64x4");
+  check(begins_with<uint32_t>(_mm512_setr_epi32(9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0), {9, 8, 7, 6, 5}),
+        "setr_epi32");
+  check(begins_with<int64_t>(_mm512_setr_epi64(-1, 8, 7, 6, 5, 4, 3, 2), {-1, 8, 7, 6, 5, 4, 3, 2}), "setr_epi64");
+  _mm512_storeu_si512(room, _mm512_broadcast_i32x4(_mm_setr_epi32(1, 2, 3, 4)));
+  check(room[0] == 1 && room[12] == 4 && room[16] == 1 && room[60] == 4, "broadcast_i32x4");
   const __m512i wide = _mm512_castsi256_si512(_mm256_set1_epi8(9));
-  check(_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm512_castsi512_si256(wide), _mm256_set1_epi8(9))) == -1,
-        "castsi256_si512 keeps the lower half");
+  _mm512_storeu_si512(room, _mm512_inserti64x4(wide, _mm256_set1_epi8(5), 1));
+  check(room[0] == 9 && room[31] == 9 && room[32] == 5 && room[63] == 5, "castsi256_si512, inserti64x4 above it");
+  _mm512_storeu_si512(room, _mm512_inserti64x4(counted(), _mm256_set1_epi8(5), 0));
+  check(room[0] == 5 && room[31] == 5 && room[32] == 32 && room[63] == 63, "inserti64x4 below");
 }
 
 void check_floats() {
@@ -78,7 +82,8 @@ void check_floats() {
 }
 
 void check_integers() {
-  const __m512i a = integers<uint32_t>({0xffff0001, 0x80000000, 7}), b = integers<uint32_t>({0x0001ffff, 0x80000000, 8});
+  const __m512i a = integers<uint32_t>({0xffff0001, 0x80000000, 7});
+  const __m512i b = integers<uint32_t>({0x0001ffff, 0x80000000, 8});
   check(begins_with<uint32_t>(_mm512_and_si512(a, b), {0x00010001, 0x80000000, 0}), "and_si512");
   check(begins_with<uint32_t>(_mm512_or_si512(a, b), {0xffffffff, 0x80000000, 15}), "or_si512");
   check(begins_with<uint32_t>(_mm512_add_epi32(a, b), {0x00010000, 0, 15}), "add_epi32 wraps");
@@ -88,15 +93,12 @@ void check_integers() {
   check(begins_with<uint16_t>(_mm512_srli_epi16(a, 8), {0, 0xff, 0, 0x80, 0}), "srli_epi16");
   check(begins_with<uint32_t>(_mm512_mask_xor_epi32(b, 0b011, a, b), {0xfffefffe, 0, 8}), "mask_xor_epi32");
   check(begins_with<uint8_t>(_mm512_mask_add_epi8(a, 0b110, a, b), {1, 0xff, 0, 0xff}), "mask_add_epi8 wraps");
-  check(begins_with<uint16_t>(_mm512_mask_mov_epi16(a, 0b10, b), {1, 1, 0, 0x8000}), "mask_mov_epi16");
 }
 
 void check_conversions() {
-  check(begins_with<uint16_t>(_mm512_cvtepu8_epi16(_mm256_set1_epi8(-1)), {255, 255}), "cvtepu8_epi16");
-  check(begins_with<uint32_t>(_mm512_cvtepu8_epi32(_mm_set1_epi8(-1)), {255, 255}), "cvtepu8_epi32");
   check(begins_with<uint32_t>(_mm512_cvtepu16_epi32(_mm256_set1_epi16(-1)), {65535, 65535}), "cvtepu16_epi32");
-  const __m512i wide = integers<uint32_t>({0x12345678, 0xffff8000});
-  check(begins_with<uint16_t>(_mm512_cvtepi32_epi16(wide), {0x5678, 0x8000}), "cvtepi32_epi16 truncates");
+  const __m512i narrow = _mm512_packus_epi32(integers<int32_t>({1, -1, 65536, 65535, 5}), integers<int32_t>({6, 7}));
+  check(begins_with<uint16_t>(narrow, {1, 0, 65535, 65535, 6, 7, 0, 0, 5, 0}), "packus_epi32");
   const __m512 x = floats({2.9f, -2.9f, 0x1p31f, -0x1p31f, kNan, kInfinity, 0x1.fffffep30f});
   check(begins_with<int32_t>(_mm512_cvttps_epi32(x), {2, -2, INT32_MIN, INT32_MIN, INT32_MIN, INT32_MIN, 0x7fffff80}),
         "cvttps_epi32");
@@ -105,9 +107,9 @@ void check_conversions() {
   check(begins_with<uint16_t>(_mm512_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT),
                               {0x3c00, 0x3c00, 0x3c02, 0x7bff, 0x7c00, 0x8001, 0, 2}),
         "cvtps_ph rounds to nearest even");
-  const __m256i half = _mm256_setr_epi16(0x3c00, 0x7bff, 1, -0x8000, 0x7c00, 0, 0, 0, 0, -0x7fff, 0, 0, 0, 0, 0, 0x0400);
-  check(begins_with<float>(_mm512_cvtph_ps(half), {1, 65504, 0x1p-24f, -0.0f, kInfinity, 0, 0, 0, 0, -0x1p-24f, 0, 0, 0,
-                                                   0, 0, 0x1p-14f}),
+  const __m256i half = _mm256_setr_epi16(0x3c00, 0x7bff, 1, -0x8000, 0x7c00, 0, 0, 0, -0x7fff, 0x400, 0, 0, 0, 0, 0, 0);
+  check(begins_with<float>(_mm512_cvtph_ps(half),
+                           {1, 65504, 0x1p-24f, -0.0f, kInfinity, 0, 0, 0, -0x1p-24f, 0x1p-14f, 0}),
         "cvtph_ps");
 }
 
@@ -153,11 +155,15 @@ void check_moves() {
   _mm512_storeu_si512(got, _mm512_shuffle_epi8(counted(), _mm512_loadu_si512(by)));
   check(got[0] == 15 && got[1] == 0 && got[2] == 15 && got[3] == 2, "shuffle_epi8");
   check(got[16] == 17 && got[17] == 16 && got[63] == 0, "shuffle_epi8 stays within 16 bytes");
+  const __m512i pairs = integers<uint64_t>({8 + 1, 7, 0});
+  check(begins_with<uint8_t>(_mm512_permutexvar_epi64(pairs, counted()), {8, 9, 10, 11, 12, 13, 14, 15, 56}),
+        "permutexvar_epi64");
   const __m512i longs = integers<uint64_t>({20, 21, 22, 23, 24, 25, 26, 27});
   check(begins_with<uint32_t>(_mm512_maskz_compress_epi32(0b1010, words), {11, 13, 0, 0}), "compress_epi32");
   check(begins_with<uint32_t>(_mm512_maskz_expand_epi32(0b1010, words), {0, 10, 0, 11, 0}), "expand_epi32");
   check(begins_with<uint64_t>(_mm512_maskz_compress_epi64(0b10000010, longs), {21, 27, 0}), "compress_epi64");
-  check(begins_with<uint64_t>(_mm512_maskz_expand_epi64(0b10000010, longs), {0, 20, 0, 0, 0, 0, 0, 21}), "expand_epi64");
+  const __m512i apart = _mm512_maskz_expand_epi64(0b10000010, longs);
+  check(begins_with<uint64_t>(apart, {0, 20, 0, 0, 0, 0, 0, 21}), "expand_epi64");
 }
 
 }  // namespace
