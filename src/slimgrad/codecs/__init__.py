@@ -77,7 +77,7 @@ def encode(
     _check(tensor, codec, bound)
     flat, order = flatten(tensor)
     channels = None if axis is None else channels_of(tensor, order, axis)
-    payload = codec.encode(flat, bound, channels, room or _fresh_bytes)
+    payload = codec.encode(flat, bound, channels, room or _fresh_bytes) if flat.numel() else None
     if payload is None or payload.numel() >= flat.numel() * flat.element_size():
         codec = Raw()
         payload = codec.encode(flat, None, None, room or _fresh_bytes)
@@ -105,6 +105,8 @@ def from_bytes(data: bytes | bytearray | memoryview) -> Blob:
 def flatten(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
     """Return the values in memory order without a copy where the tensor is dense, and the order of its dimensions."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.numel() <= 1:  # torch calls it contiguous whatever its strides are
+        tensor = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
     if tensor.is_contiguous():
         return tensor.reshape(-1), tuple(range(tensor.dim()))
     stride = tensor.stride()
