@@ -1,6 +1,6 @@
 # make setup    virtual environment, dependencies, native library (every other target does this first)
-# make test     all tests, then the sanitizer corpus          make check   format, lint, types, tree gate
-# make demo     train a small network and show its codec table make bench   the codec table of docs/results
+# make test     all tests, sanitizers, emulated AVX-512       make check   format, lint, types, tree gate
+# make demo     the codec table on what a small net saves     make bench   the codec table of docs/results
 # make docs     run the examples of README and docs           make size    lines per folder
 # make clean    remove what was built (the environment stays: rm -rf .venv)
 PYTHON ?= python3
@@ -10,7 +10,7 @@ READY := build/native/.ready
 MAKEFLAGS += --no-print-directory
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: setup native test asan check demo bench docs size clean
+.PHONY: setup native test asan emulated check demo bench docs size clean
 setup native: $(READY)
 
 $(VENV)/.ready: pyproject.toml tools/setup.sh
@@ -24,10 +24,13 @@ $(READY): $(VENV)/.ready CMakeLists.txt $(wildcard csrc/*)
 
 test: $(READY)
 	$(PY) -m pytest $(ARGS)
-	$(MAKE) asan
+	$(MAKE) asan emulated
 
 asan: $(READY)
-	if [ -f tests/csrc/run_asan.sh ]; then sh tests/csrc/run_asan.sh; else echo "no sanitizer corpus yet"; fi
+	if [ -f tests/csrc/run_asan.sh ]; then PYTHON=$(CURDIR)/$(PY) sh tests/csrc/run_asan.sh; else echo "no sanitizer corpus yet"; fi
+
+emulated: $(READY)
+	if [ "$$(uname -m)" = x86_64 ]; then PYTHON=$(CURDIR)/$(PY) sh tests/csrc/run_emulated.sh -q; fi
 
 check: $(READY)
 	$(PY) -m ruff format --check . && $(PY) -m ruff check .
