@@ -19,6 +19,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+POOLED = -1  # instead of the size of a storage that a pool accounts for
+
 
 @dataclass(frozen=True, slots=True)
 class Peak:
@@ -127,16 +129,16 @@ class LiveBytes(TorchDispatchMode):
         for tensor in tensors:
             storage = tensor.untyped_storage()
             key = weakref.ref(storage, self._died)
-            size = storage.nbytes()
             before = self._storages.get(key)
-            if before is None and self._owns(storage.data_ptr()):
-                size = 0
-            if before != size:
+            if before is None:
+                before = self._storages[key] = POOLED if self._owns(storage.data_ptr()) else 0
+            size = storage.nbytes()
+            if before not in (POOLED, size):  # new, or resized
                 self._storages[key] = size
-                self.now += size - (before or 0)
+                self.now += size - before
 
     def _died(self, key: weakref.ref) -> None:
-        self.now -= self._storages.pop(key, 0)
+        self.now -= max(self._storages.pop(key, 0), 0)
 
 
 def _status(field: str) -> int | None:
