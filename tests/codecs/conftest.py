@@ -1,4 +1,4 @@
-"""One thread, unless a test asks for more: tensors are small here, and waiting threads would cost more than they give."""
+"""One thread, unless a test asks for more: tensors are small here, and waiting threads cost more than they give."""
 
 from collections.abc import Iterator
 
