@@ -28,6 +28,8 @@ class DefaultFloats {
   alignas(16) unsigned char saved_[64];
 };
 
+constexpr int64_t kBlocksPerThread = 8;  // about 0.1 ms of work: less is not worth waking a thread for
+
 // Call body(i) for i in [0, count), dealt out to threads in order, under IEEE defaults. body returns false to stop all.
 template <class Body>
 bool for_each_block(int64_t count, int threads, Body body) {
@@ -43,7 +45,8 @@ bool for_each_block(int64_t count, int threads, Body body) {
     for (int64_t i; s->ok.load(std::memory_order_relaxed) && (i = s->next.fetch_add(1)) < s->count;)
       if (!(*s->body)(i)) s->ok.store(false);
   };
-  run_parallel(count < threads ? static_cast<int>(count) : threads, work, &shared);
+  const int64_t useful = (count + kBlocksPerThread - 1) / kBlocksPerThread;
+  run_parallel(useful < threads ? static_cast<int>(useful) : threads, work, &shared);
   return shared.ok.load();
 }
 
