@@ -1,0 +1,39 @@
+"""Peak memory of the arms, in fresh processes: slim is below plain by both measures, and static memory is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slimgrad.lab import peak
+from slimgrad.lab.arms import Material, Setup
+
+SETUP = Setup("tiny_nets:cnn", batch=64, threads=1)  # about 180 MB of activations
+
+
+@pytest.fixture(autouse=True)
+def _finds_tiny_nets(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+
+
+@pytest.mark.slow
+def test_slim_is_lighter_by_both_measures():
+    weights = peak.measure(SETUP)
+    for kind in peak.KINDS:
+        plain, slim, checkpoint = (weights[kind][arm] for arm in ("plain", "slim", "checkpoint"))
+        assert slim.beyond_static < 0.75 * plain.beyond_static, kind  # of so small a net the allocator keeps much
+        assert checkpoint.beyond_static < plain.beyond_static, kind
+        assert slim.saved_ratio > 4
+        assert plain.saved_ratio is None
+    live, resident = weights["live"]["plain"], weights["resident"]["plain"]
+    assert live.peak_at
+    assert resident.beyond_static > 0.9 * live.beyond_static  # the same tensors, and what kernels need besides
+
+
+def test_static_memory_is_counted_once():
+    setup = Setup("tiny_nets:cnn", batch=1, size=16)
+    weight = peak.measure_one(setup, "plain", "live")
+    sizes = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in Material(setup).static()}
+    assert weight.static == sum(sizes.values())
+    assert weight.peak > weight.static
