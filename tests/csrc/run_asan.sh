@@ -1,0 +1,11 @@
+#!/bin/sh
+# Builds csrc with AddressSanitizer and UndefinedBehaviorSanitizer and runs fuzz.cpp against it, for every instruction set
+# of this machine. Arguments go to the program: the number of damaged payloads per decoder.
+set -eu
+cd "$(dirname "$0")/../.."
+build=build/asan
+cmake -S . -B "$build" -DSLIMGRAD_SANITIZE=ON >/dev/null
+cmake --build "$build" --parallel 2 >/dev/null
+${CXX:-c++} -std=c++17 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all -Icsrc \
+  tests/csrc/fuzz.cpp -L"$build" -lslimgrad_native -Wl,-rpath,"$PWD/$build" -pthread -o "$build/fuzz"
+ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 "$build/fuzz" "$@"
