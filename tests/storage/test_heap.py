@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimgrad.storage import Arena, Buffers, Heap
-from slimgrad.storage.heap import ALIGNMENT, PATIENCE, Region
+from slimgrad.storage import Arena, Buffers, Heap, pages
+from slimgrad.storage.heap import ALIGNMENT, PATIENCE, WARM, Region
 
 MIB = 1 << 20
 HERE = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -118,36 +118,76 @@ def test_owns_its_memory_and_nothing_else() -> None:
     assert not heap.owns(inside.data_ptr() + 4 * MIB)
 
 
-def test_trim_gives_back_what_no_recent_step_used() -> None:
+needs_huge_pages = pytest.mark.skipif(not pages._grants_huge_pages(), reason="this system has no huge pages")
+
+
+@pytest.fixture
+def no_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "_grants_huge_pages", lambda: False)
+
+
+@needs_huge_pages
+def test_trim_gives_back_what_only_backward_needed() -> None:
     heap = Heap()
     arena, buffers = Arena(heap), Buffers(heap)
-    buffers.take(100 * MIB)
-    kept = arena.keep(arena.room(10 * MIB).fill_(7), 10 * MIB)
-    for _ in range(PATIENCE - 1):
-        buffers.take(20 * MIB)
-        heap.trim()
-    assert heap.nbytes_touched >= 100 * MIB
-    for _ in range(PATIENCE + 1):
-        buffers.take(20 * MIB)
-        heap.trim()
-    assert 30 * MIB <= heap.nbytes_touched <= 34 * MIB
-    assert (kept.payload == 7).all()
+    kept = arena.keep(arena.room(30 * MIB).fill_(7), 30 * MIB)
+    buffers.take(100 * MIB).fill_(1)
+    assert heap.nbytes_touched == 130 * MIB
+    heap.trim()
+    assert heap.nbytes_touched == 30 * MIB
+    assert bool((kept.payload == 7).all())
     del kept
-    for _ in range(PATIENCE + 2):
-        heap.trim()
-    assert heap.nbytes_touched == 0
-    assert heap.n_regions == 0
+    heap.trim()
+    assert heap.nbytes_touched == WARM
+    assert heap.nbytes_peak == 130 * MIB
 
 
-def test_trim_leaves_a_steady_step_alone() -> None:
+def test_small_steps_stay_warm() -> None:
     heap = Heap()
     buffers = Buffers(heap)
-    buffers.take(50 * MIB)
-    touched = heap.nbytes_touched
     for _ in range(5 * PATIENCE):
+        buffers.take(WARM)
+        heap.trim()
+        assert heap.nbytes_touched == WARM
+        assert heap.n_regions == 1
+
+
+@pytest.mark.usefixtures("no_huge_pages")
+def test_where_fresh_pages_are_dear_they_stay_for_a_while() -> None:
+    heap = Heap()
+    buffers = Buffers(heap)
+    buffers.take(100 * MIB)
+    for _ in range(PATIENCE - 1):
         buffers.take(50 * MIB)
         heap.trim()
-        assert heap.nbytes_touched == touched
+    assert heap.nbytes_touched == 100 * MIB
+    for _ in range(PATIENCE + 1):
+        buffers.take(50 * MIB)
+        heap.trim()
+    for _ in range(2 * PATIENCE):
+        assert heap.nbytes_touched == 50 * MIB
+        buffers.take(50 * MIB)
+        heap.trim()
+
+
+def test_trim_spares_a_reservation() -> None:
+    heap = Heap()
+    arena = Arena(heap)
+    room = arena.room(100 * MIB).fill_(5)
+    for _ in range(2 * PATIENCE):
+        heap.trim()
+    slot = arena.keep(room, 100 * MIB)
+    assert bool((slot.payload == 5).all())
+
+
+def test_a_region_that_nobody_uses_goes() -> None:
+    heap = Heap()
+    Buffers(heap).take(MIB)
+    for _ in range(PATIENCE):
+        heap.trim()
+    assert heap.n_regions == 1
+    heap.trim()
+    assert (heap.n_regions, heap.nbytes_touched) == (0, 0)
 
 
 LIMITED = """

@@ -3,7 +3,7 @@
     room = arena.room(worst_case)          exclusive until keep() or drop(), or until nobody holds the tensor any more
     slot = arena.keep(room, used)          the rest of the reservation is given back
     slot.payload                           the bytes; they are the heap's again when the slot dies
-    arena.trim()                           once per step: pages that no recent step used go back to the system
+    arena.trim()                           once per step: pages that the next ones do without go back
 
 Note [Who owns the bytes]. The Slot does, and the autograd graph owns the Slot: there is no table of ids and nothing to
 reset. Until keep() the reservation is a Slot too, and the tensor that room() returned owns it, so that an encoder that
@@ -98,7 +98,7 @@ class Arena:
         return self._heap.owns(address)
 
     def trim(self) -> None:
-        """Count one step; pages that no recent step used go back to the system."""
+        """Count one step; pages that the next ones do without go back to the system. Once per heap is enough."""
         self._heap.trim()
 
     def close(self) -> None:

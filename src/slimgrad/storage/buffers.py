@@ -56,7 +56,7 @@ class Buffers:
         return self._heap.owns(address)
 
     def trim(self) -> None:
-        """Count one step; pages that no recent step used go back to the system."""
+        """Count one step; pages that the next ones do without go back to the system. Once per heap is enough."""
         self._heap.trim()
 
     def close(self) -> None:

@@ -37,12 +37,13 @@ def round_up(nbytes: int, unit: int) -> int:
 class Pages:
     """`size` bytes of address space, of which the first `touched` count as resident."""
 
-    __slots__ = ("_memory", "_unit", "address", "size", "touched", "values")
+    __slots__ = ("_memory", "_unit", "address", "is_huge", "size", "touched", "values")
 
     def __init__(self, nbytes: int) -> None:
         self.size = round_up(nbytes, HUGE)
         self._memory = _map(self.size)
-        self._unit = HUGE if _ask_for_huge_pages(self._memory) else mmap.PAGESIZE
+        self.is_huge = _ask_for_huge_pages(self._memory)
+        self._unit = HUGE if self.is_huge else mmap.PAGESIZE
         self.values = np.frombuffer(self._memory, dtype=np.uint8)
         self.address = self.values.ctypes.data
         self.touched = 0
@@ -103,13 +104,22 @@ def _libc() -> ctypes.CDLL | None:
 
 
 def _ask_for_huge_pages(memory: mmap.mmap) -> bool:
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
+    if not (hasattr(mmap, "MADV_HUGEPAGE") and _grants_huge_pages()):
         return False
     try:
         memory.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:  # a kernel built without them
+    except OSError:
         return False
     return True
+
+
+def _grants_huge_pages() -> bool:
+    """Return whether this Linux gives huge pages to whoever asks."""
+    try:
+        with open("/sys/kernel/mm/transparent_hugepage/enabled") as setting:
+            return "[never]" not in setting.read()
+    except OSError:
+        return False
 
 
 class Locked(Protocol):
