@@ -14,7 +14,8 @@ namespace {
 constexpr int64_t kSampleRun = 64, kSampleRuns = 256, kRunsPerChannel = 2;
 constexpr double kArithmetic = 0x1p-22, kSmallestEps = 0x1p-100, kLargestEps = 0x1p100, kExactStep = 0x1p-126;
 constexpr double kWellConditioned = 1e-10, kSqrt2 = 1.4142135623730951;
-constexpr int kEpsBits = 8;
+constexpr int kEpsBits = 8, kCoarseReach = 256;
+constexpr double kUsualRms = 6.0;
 
 struct Grid {
   double relative, subnormal, largest, tiny;
@@ -88,6 +89,8 @@ void split(double rms_in_steps, int reach, NestedCode& code) {
   while (code.rice < SLIMGRAD_MAX_RICE && 0.55 * rms_in_steps >= kSqrt2 * (1 << code.rice)) ++code.rice;
   while (code.rice > 0 && reach >> code.rice < 2) --code.rice;
   code.levels = std::min<int>(SLIMGRAD_MAX_LEVELS, reach >> code.rice);
+  if (reach <= kCoarseReach && code.rice == 0)
+    code.levels = std::min(code.levels, std::max(4, static_cast<int>(std::ceil(kUsualRms * rms_in_steps)) + 1));
 }
 
 double on_grid(double x, int dtype, const Grid& grid) {

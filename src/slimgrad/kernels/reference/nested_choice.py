@@ -35,6 +35,8 @@ EPS_BITS = 8  # significant bits of eps that reach the code: neither the order o
 ARITHMETIC = 2.0**-22  # (x - centre) / scale and back in float32, relative to the largest value: four roundings
 SMALLEST_EPS, LARGEST_EPS = 2.0**-100, 2.0**100  # beyond these, 1 / step and level * step leave float32's range
 EXACT_STEP = 2.0**-126  # so small that only the centre itself is coded and every other value escapes
+COARSE_REACH = 256  # in 16 bits every level that is coded costs rounding for all ...
+USUAL_RMS = 6.0  # ... so levels end here, and the few values beyond escape
 WELL_CONDITIONED = 1e-10  # below this share of the mean's square, the difference that gives the variance is noise
 
 
@@ -179,7 +181,10 @@ def _split(rms_in_steps: float, reach: int) -> tuple[int, int]:
         rice += 1
     while rice > 0 and reach >> rice < 2:
         rice -= 1
-    return min(MAX_LEVELS, reach >> rice), rice
+    levels = min(MAX_LEVELS, reach >> rice)
+    if reach <= COARSE_REACH and rice == 0:
+        levels = min(levels, max(4, math.ceil(USUAL_RMS * rms_in_steps) + 1))
+    return levels, rice
 
 
 def _channel_scales(
