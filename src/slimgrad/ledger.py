@@ -138,7 +138,7 @@ class Sums:
 class Snapshot:
     """What a ledger held at one moment; it does not change any more."""
 
-    n_steps: int
+    n_steps: int  # in which anything was saved, the running one included
     total: Sums
     last: Sums  # the last step in which anything was recorded
 
@@ -181,11 +181,14 @@ class Ledger:
         self._note((_SKIPPED, "", "", reason))
 
     def next_step(self) -> None:
-        """End the step: what follows belongs to the next."""
+        """End one step and begin the next; one in which nothing was saved does not count."""
         self._fold()
         with self._lock:
-            self._n_steps += 1
-            self._end_step()
+            self._total.add(self._step)
+            if not self._step.is_empty:
+                self._n_steps += 1
+                self._last = self._step
+            self._step = Sums()
 
     def snapshot(self) -> Snapshot:
         """Return copies of all sums."""
@@ -193,8 +196,9 @@ class Ledger:
         with self._lock:
             total = self._total.copy()
             total.add(self._step)
-            last = self._last if self._step.is_empty else self._step
-            return Snapshot(max(self._n_steps, 0 if total.is_empty else 1), total, last.copy())
+            if self._step.is_empty:
+                return Snapshot(self._n_steps, total, self._last.copy())
+            return Snapshot(self._n_steps + 1, total, self._step.copy())
 
     def clear(self) -> None:
         """Forget everything recorded so far."""
@@ -207,12 +211,6 @@ class Ledger:
         self._events.append(event)
         if len(self._events) > FOLD_AT:
             self._fold()
-
-    def _end_step(self) -> None:
-        self._total.add(self._step)
-        if not self._step.is_empty:
-            self._last = self._step
-        self._step = Sums()
 
     def _fold(self) -> None:
         with self._lock:

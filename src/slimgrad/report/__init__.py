@@ -126,6 +126,7 @@ def _plain(coded: Coded) -> dict[str, Any]:
     return {
         "ratio": _finite(ratio(coded.nbytes_in, coded.nbytes_out)),
         **asdict(coded),
+        "worst_error": _finite(coded.worst_error),
         "codecs": sorted(coded.codecs),
     }
 

@@ -21,20 +21,18 @@ def notes(snapshot: Snapshot) -> list[str]:
 
 
 def _why_nothing(snapshot: Snapshot) -> str:
-    n_without = snapshot.total.skipped.get(NO_GRAD, 0)
-    if n_without:
+    skipped = snapshot.total.skipped
+    if skipped.get(NO_GRAD):
         return (
-            f"nothing was recorded: gradients were off in all {n_without} forward calls; "
+            f"nothing was recorded: {NO_GRAD} in {skipped[NO_GRAD]} forward calls; "
             "was the model called under torch.no_grad() or torch.inference_mode()?"
         )
-    if snapshot.n_steps:
-        return (
-            "nothing was recorded: the model saved no tensor for backward; does any parameter or input require "
-            "gradients? Try: any(p.requires_grad for p in model.parameters())"
-        )
+    if skipped:
+        reasons = ", ".join(f"{reason} ({n} forward calls)" for reason, n in skipped.items())
+        return f"nothing was recorded: {reasons}"
     return (
-        "nothing was recorded: no attached module was called; call model(x) rather than model.forward(x), "
-        "on the object that was passed to slimgrad.attach()"
+        "nothing was recorded: no attached module was called, or nothing in it requires gradients; call model(x), "
+        "not model.forward(x), on the object that was passed to slimgrad.attach()"
     )
 
 

@@ -28,25 +28,13 @@ def render(report: Report) -> str:
     """Return the report as plain text."""
     console = Console(file=io.StringIO(), width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
     with console.capture() as capture:
-        console.print(layout(report))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+        console.print(Group(*_body(report)))
+    return "\n".join([*summary(report), *(line.rstrip() for line in capture.get().splitlines())])
 
 
 def layout(report: Report) -> Group:
     """Return the report for a rich console."""
-    parts: list[Text | Table] = [Text(line, style="bold") for line in summary(report)]
-    steps = max(report.snapshot.n_steps, 1)
-    by_role, by_module = report.by_role(), report.by_module()
-    if by_role:
-        parts += [Text(""), _coded_table("by role", by_role, steps, len(by_role))]
-    if len(by_module) > 1:
-        parts += [Text(""), _coded_table("largest modules", by_module, steps, N_MODULES)]
-    kept = _kept_by_reason(report)
-    if kept:
-        parts += [Text(""), _kept_table(kept, steps)]
-    for note in report.notes:
-        parts += [Text(""), Text(f"note: {note}")]
-    return Group(*parts)
+    return Group(*(Text(line, style="bold") for line in summary(report)), *_body(report))
 
 
 def summary(report: Report) -> list[str]:
@@ -95,8 +83,28 @@ def _peak_words(report: Report) -> str:
     peak = report.peak
     if peak is None:
         return ""
-    words = f"; peak resident {nbytes(peak.resident)}" if peak.resident is not None else ""
-    return words + (f", peak on the {peak.device} {nbytes(peak.accelerator)}" if peak.accelerator is not None else "")
+    places = []
+    if peak.resident is not None:
+        places.append(f"{nbytes(peak.resident)} resident")
+    if peak.accelerator is not None:
+        places.append(f"{nbytes(peak.accelerator)} on {peak.device}")
+    return f"; peak {', '.join(places)}" if places else ""
+
+
+def _body(report: Report) -> list[Text | Table]:
+    parts: list[Text | Table] = []
+    steps = max(report.snapshot.n_steps, 1)
+    by_role, by_module = report.by_role(), report.by_module()
+    if by_role:
+        parts += [Text(""), _coded_table("by role", by_role, steps, len(by_role))]
+    if len(by_module) > 1:
+        parts += [Text(""), _coded_table("largest modules", by_module, steps, N_MODULES)]
+    kept = _kept_by_reason(report)
+    if kept:
+        parts += [Text(""), _kept_table(kept, steps)]
+    for note in report.notes:
+        parts += [Text(""), Text(f"note: {note}")]
+    return parts
 
 
 def _coded_table(title: str, groups: dict[str, Coded], steps: int, n_rows: int) -> Table:
