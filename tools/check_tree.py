@@ -26,7 +26,7 @@ LAYERS = (  # from the top; a module may import its own layer and those below
     {"cli", "__main__"},
     {"lab", "integrations"},
     {"slimgrad"},  # the public names: only what is above may ask for them
-    {"session", "attached", "audit", "planner", "progress"},
+    {"session", "recorder", "attached", "audit", "planner", "progress"},
     {"shelf", "saved", "report"},
     {"policy", "bounds", "consumers", "roles"},
     {"codecs", "storage", "ledger"},

@@ -6,11 +6,10 @@ Modules are held weakly: a session does not keep a model alive, and ends when th
 from __future__ import annotations
 
 import fnmatch
-import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,6 +18,7 @@ from slimgrad.errors import ConfigError
 from slimgrad.policy import RoleBound
 from slimgrad.saved import PLAIN_TYPES
 
+functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
 _attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # roots of all sessions
 
 
@@ -30,18 +30,31 @@ class Attached:
         self.bound, self.rules = bound, dict(rules)
         self.root_paths: set[str] = set()
         self._roots = weakref.WeakSet(roots)
-        self._paths: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self.paths: dict[int, str] = {}  # by id: looked up at every call of every module
+        self._modules: dict[int, weakref.ref[nn.Module]] = {}  # ... and removed with the module, before its id is free
         self._bounds: dict[str, RoleBound] = {}
         for number, root in enumerate(dict.fromkeys(roots)):
             prefix = "" if number == 0 else self._unused(type(root).__name__)
             self.root_paths.add(prefix)
             for name, module in root.named_modules():
-                self._paths.setdefault(module, f"{prefix}.{name}".strip("."))
+                self._add(module, f"{prefix}.{name}".strip("."))
         _attached.update(roots)
+
+    def _add(self, module: nn.Module, path: str) -> None:
+        key, paths, modules = id(module), self.paths, self._modules
+        if key in paths:
+            return
+
+        def died(_: object) -> None:
+            paths.pop(key, None)
+            modules.pop(key, None)
+
+        paths[key] = path
+        modules[key] = weakref.ref(module, died)
 
     def path_of(self, module: nn.Module) -> str | None:
         """Return the module's path; None where it is not attached."""
-        return self._paths.get(module)
+        return self.paths.get(id(module))
 
     def bound_of(self, path: str) -> RoleBound:
         """Return the bound for tensors saved in the module at this path: that of the first rule that matches."""
@@ -53,13 +66,8 @@ class Attached:
 
     def constants(self) -> set[torch.UntypedStorage]:
         """Return the storages of all parameters and buffers, as they are now."""
-        members = (
-            tensor
-            for module in list(self._paths)
-            for tensor in (*module._parameters.values(), *module._buffers.values())
-            if tensor is not None
-        )
-        return storages_of(members)
+        modules = [module for reference in list(self._modules.values()) if (module := reference()) is not None]
+        return storages_of([(*module._parameters.values(), *module._buffers.values()) for module in modules])
 
     def when_gone(self, callback: Callable[[], None]) -> None:
         """Call back when the last of the roots has died."""
@@ -85,39 +93,6 @@ class Attached:
         return prefix
 
 
-class Frame(NamedTuple):
-    """The forward of an attached module, or a recording() context."""
-
-    module: object
-    path: str
-    sites: Iterator[int]  # numbers its saves, so that the next step knows them again
-
-
-class Running:
-    """The attached forwards that are running in one thread, the outermost first."""
-
-    def __init__(self) -> None:
-        self.frames: list[Frame] = []
-
-    def push(self, module: object, path: str) -> None:
-        self.frames.append(Frame(module, path, itertools.count()))
-
-    def depth_of(self, module: object) -> int | None:
-        """Return how many forwards are around the innermost one of this module; None where it is not running."""
-        for depth in range(len(self.frames) - 1, -1, -1):
-            if self.frames[depth].module is module:
-                return depth
-        return None
-
-    @property
-    def path(self) -> str:
-        return self.frames[-1].path if self.frames else ""
-
-    def next_site(self) -> tuple[str, int]:
-        """Return a name for the save that is made now."""
-        return (self.frames[-1].path, next(self.frames[-1].sites)) if self.frames else ("", -1)
-
-
 def has_ended(caller: FrameType | None) -> bool:
     """Return whether this Python frame runs no more."""
     try:
@@ -138,7 +113,7 @@ def storages_of(values: Any) -> set[torch.UntypedStorage]:
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return tensor.layout is torch.strided and not functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
@@ -146,7 +121,7 @@ def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
         yield value
     elif depth and isinstance(value, Mapping):
         yield from _tensors(list(value.values()), depth)
-    elif depth and isinstance(value, (list, tuple, Iterator)):
+    elif depth and isinstance(value, (list, tuple)):
         for item in value:
             yield from _tensors(item, depth - 1)
 

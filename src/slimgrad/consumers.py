@@ -62,6 +62,10 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] | None
 
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", "")
+
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         if position < len(self.args):
             return self.args[position]
@@ -73,15 +77,23 @@ Consumer = Callable[[torch.Tensor, Call], Role]
 
 def role_of(tensor: torch.Tensor, call: Call | None) -> Role:
     """Return what the running function needs of a tensor that it saves."""
-    if isinstance(tensor, torch.nn.Parameter) or isinstance(tensor._base, torch.nn.Parameter):
+    if _is_view_of_parameter(tensor):
         return PARAMETER
-    consumer = None if call is None else CONSUMERS.get(call.function)
-    role = UNKNOWN if consumer is None else consumer(tensor, call) if callable(consumer) else consumer
-    if role.need is not Need.EXACT:
+    role = UNKNOWN
+    if call is not None:
+        consumer = CONSUMERS.get(call.function, UNKNOWN)
+        role = consumer if isinstance(consumer, Role) else consumer(tensor, call)
+    if not role.is_exact:
         return role
     if tensor.dtype == torch.bool:
         return BOOLEAN
-    return _copied_leaf(tensor) or role
+    return role if tensor.grad_fn is None else _copied_leaf(tensor) or role
+
+
+def _is_view_of_parameter(tensor: torch.Tensor) -> bool:
+    # issubclass of the type: isinstance(x, Parameter) runs Python code for every tensor
+    base = tensor._base
+    return issubclass(type(tensor if base is None else base), torch.nn.Parameter)
 
 
 def _copied_leaf(tensor: torch.Tensor) -> Role | None:
@@ -89,7 +101,7 @@ def _copied_leaf(tensor: torch.Tensor) -> Role | None:
     node, copy = _origin(tensor)
     leaf = getattr(node, "variable", None)
     if copy is None:
-        return PARAMETER if isinstance(leaf, torch.nn.Parameter) else None
+        return PARAMETER if issubclass(type(leaf), torch.nn.Parameter) else None
     leaf = getattr(copy.next_functions[0][0], "variable", None)
     return None if leaf is None else _rebuilt(tensor, leaf)
 
@@ -170,9 +182,8 @@ def _product(first: int) -> Consumer:
 
 
 def _is_parameter(tensor: torch.Tensor) -> bool:
-    if isinstance(tensor, torch.nn.Parameter) or isinstance(tensor._base, torch.nn.Parameter):
-        return True
-    return isinstance(getattr(_origin(tensor)[0], "variable", None), torch.nn.Parameter)
+    leaf = None if _is_view_of_parameter(tensor) else getattr(_origin(tensor)[0], "variable", tensor)
+    return leaf is None or issubclass(type(leaf), torch.nn.Parameter)
 
 
 def _input_is(role: Role) -> Consumer:
@@ -316,9 +327,9 @@ def _table() -> Iterator[tuple[str, Consumer | Role]]:
 
 def _functions(name: str) -> Iterator[Callable[..., Any]]:
     """Yield the objects that go by this name, or by its in-place form."""
-    for spaces in (torch, functional, torch.Tensor, torch._C._nn):
+    for space in (torch, functional, torch.Tensor, torch._C._nn):  # pyright: ignore[reportAttributeAccessIssue]
         for spelling in (name, f"{name}_"):
-            function = getattr(spaces, spelling, None)
+            function = getattr(space, spelling, None)
             if function is not None:
                 yield function
 
@@ -340,3 +351,39 @@ def _without_dispatch(function: types.FunctionType) -> types.FunctionType:
 COMPOSITES: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.multi_head_attention_forward: _without_dispatch(functional.multi_head_attention_forward)
 }
+
+_nn = torch.nn
+# Modules whose forward is one call of one function, as (function, names of the attributes after the input). While one
+# of them runs, its hook says which function saves, and the function mode, which costs far more, can rest.
+_SIMPLE: dict[tuple[type, ...], tuple[Callable[..., Any], tuple[str, ...]]] = {
+    (_nn.Conv1d, _nn.Conv2d, _nn.Conv3d): (torch.conv2d, ("weight",)),
+    (_nn.ConvTranspose1d, _nn.ConvTranspose2d, _nn.ConvTranspose3d): (torch.conv_transpose2d, ("weight",)),
+    (_nn.Linear,): (functional.linear, ("weight",)),
+    (_nn.BatchNorm1d, _nn.BatchNorm2d, _nn.BatchNorm3d): (functional.batch_norm, ()),
+    (_nn.InstanceNorm1d, _nn.InstanceNorm2d, _nn.InstanceNorm3d): (functional.instance_norm, ()),
+    (_nn.LayerNorm,): (functional.layer_norm, ()),
+    (_nn.GroupNorm,): (functional.group_norm, ()),
+    (_nn.ReLU,): (functional.relu, ()),
+    (_nn.ReLU6, _nn.Hardtanh): (functional.hardtanh, ("min_val", "max_val")),
+    (_nn.LeakyReLU,): (functional.leaky_relu, ("negative_slope",)),
+    (_nn.GELU,): (functional.gelu, ()),
+    (_nn.SiLU,): (functional.silu, ()),
+    (_nn.Hardswish,): (functional.hardswish, ()),
+    (_nn.Sigmoid,): (torch.sigmoid, ()),
+    (_nn.Tanh,): (torch.tanh, ()),
+    (_nn.Softmax,): (functional.softmax, ()),
+    (_nn.Dropout,): (functional.dropout, ()),
+    (_nn.MaxPool2d,): (functional.max_pool2d, ("kernel_size", "stride", "padding", "dilation")),
+    (_nn.AvgPool2d,): (functional.avg_pool2d, ()),
+    (_nn.AdaptiveAvgPool2d,): (functional.adaptive_avg_pool2d, ()),
+    (_nn.Embedding,): (functional.embedding, ()),
+}
+SIMPLE_MODULES = {kind: entry for kinds, entry in _SIMPLE.items() for kind in kinds}
+
+
+def call_of(module: torch.nn.Module, args: tuple[Any, ...]) -> Call | None:
+    """Return the one call that the forward of a simple module makes."""
+    function, names = SIMPLE_MODULES[type(module)]
+    if len(args) != 1 or type(args[0]) is not torch.Tensor:
+        return None
+    return Call(function, (args[0], *(getattr(module, name) for name in names)), None)

@@ -109,7 +109,7 @@ def stricter(first: RoleBound, second: RoleBound) -> RoleBound:
     """Return the bound that keeps both; bounds of different kinds are kept together only by Exact()."""
     if first == second:
         return first
-    if isinstance(first, (Absolute, Relative)) and type(first) is type(second):
+    if isinstance(first, (Absolute, Relative)) and isinstance(second, type(first)):
         return first if first.eps(1.0) <= second.eps(1.0) else second
     return Exact()
 

@@ -97,6 +97,10 @@ class Role:
     window: Window | None = None  # INDEX; None: the code finds the bits it needs
     leaf: torch.Tensor | None = None  # REBUILD
 
+    @property
+    def is_exact(self) -> bool:
+        return self.need is Need.EXACT
+
 
 PLAIN_FIELDS = ("axis", "is_centred", "is_sparse", "keeps_sign", "scale", "absolute")
 UNKNOWN = Role("unknown", Need.EXACT)

@@ -29,10 +29,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from slimgrad import ledger
 from slimgrad.codecs import Codec
+from slimgrad.consumers import Call
 from slimgrad.errors import ChangedInPlace
-from slimgrad.policy import Plan, RoleBound, stricter
-from slimgrad.roles import EXACT, Flag, Need, Role, merged, with_flags
+from slimgrad.policy import NEEDED, Plan, RoleBound, stricter
+from slimgrad.roles import EXACT, UNKNOWN, Flag, Need, Role, merged, with_flags
 from slimgrad.storage import Buffers, Slot
 
 PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -50,33 +52,32 @@ class Part(NamedTuple):
 class Stored:
     """Everything kept of one storage at one version; see the notes above."""
 
-    __slots__ = (
-        "__weakref__", "bound", "decoded", "dtype", "flag", "flags", "guard", "held", "is_sparse", "kept", "n_reads",
-        "n_saves", "name", "nbytes", "path", "role", "root", "shelf", "site", "values", "version",
-    )  # fmt: skip
+    name = ""  # of the role, in reports
+    shelf: object = None  # on which it was put
+    role: Role | None = None  # what its savers need of the values, merged
+    bound: RoleBound | None = None  # under which the values were coded
+    flag: Flag | None = None
+    is_sparse = False
+    flags: Part | None = None
+    values: Part | None = None
+    kept: torch.Tensor | None = None  # some view of the storage as it is
+    guard: torch.Tensor | None = None
+    decoded: tuple[Part, weakref.ref[torch.UntypedStorage]] | None = None
+    held: torch.UntypedStorage | None = None  # what was decoded last, while another reader may follow at once
+    n_saves = 0
+    n_reads = 0
 
-    def __init__(self, tensor: torch.Tensor, storage: torch.UntypedStorage, path: str, site: tuple[str, int]) -> None:
+    def __init__(self, tensor: torch.Tensor, storage: torch.UntypedStorage, site: tuple[str, int]) -> None:
         self.dtype = tensor.dtype
         self.nbytes = storage.nbytes()
         self.version = tensor._version
-        self.root = weakref.ref(tensor if tensor._base is None else tensor._base)
-        self.name = ""  # of the role, in reports
-        self.path = path
-        self.shelf: object = None  # on which it was put
-        self.site = site  # where it was saved first
-        self.role: Role | None = None  # what its savers need of the values, merged
-        self.bound: RoleBound | None = None  # under which the values were coded
-        self.flag: Flag | None = None
-        self.is_sparse = False
-        self.flags: Part | None = None
-        self.values: Part | None = None
-        self.kept: torch.Tensor | None = None  # some view of the storage as it is
-        self.guard: torch.Tensor | None = None
-        self.decoded: tuple[Part, weakref.ref[torch.UntypedStorage]] | None = None
-        self.held: torch.UntypedStorage | None = None  # what was decoded last, while another reader may follow at once
-        self.n_saves = 0
-        self.n_reads = 0
+        self.root = weakref.ref(tensor if tensor._base is None else tensor._base) if self.version else None
+        self.site = site  # where it was saved first: path of the module, number of the save
         setattr(storage, NOTE, weakref.ref(self))
+
+    @property
+    def path(self) -> str:
+        return self.site[0]
 
     def matches(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
         """Return whether the tensor's values are those stored, and not a later version or another dtype of them."""
@@ -86,7 +87,7 @@ class Stored:
             return tensor._version == 0
         if tensor._version != self.version:
             return False
-        return self.version == 0 or self.root() is (tensor if tensor._base is None else tensor._base)
+        return self.root is None or self.root() is (tensor if tensor._base is None else tensor._base)
 
     def has_given(self, storage: torch.UntypedStorage) -> bool:
         """Return whether this is memory that unpack handed out: a second-order graph saves what backward reads."""
@@ -165,10 +166,10 @@ class Stored:
 class Kept:
     """A tensor that stays as it is."""
 
-    __slots__ = ("stored", "tensor", "version")
+    __slots__ = ("__weakref__", "stored", "tensor", "version")
 
     def __init__(self, tensor: torch.Tensor, stored: Stored | None = None) -> None:
-        self.tensor = tensor.detach()
+        self.tensor = tensor if tensor.grad_fn is None else tensor.detach()
         self.version = tensor._version
         self.stored = stored  # lives as long as one of its savers
 
@@ -272,7 +273,7 @@ class Rebuilt:
         return copy.as_strided(self.size, self.stride, self.offset)
 
 
-Packed = Kept | Passed | Saved | Shaped | Rebuilt
+Packed = tuple[torch.Tensor, int] | Kept | Passed | Saved | Shaped | Rebuilt
 
 
 @functools.lru_cache
@@ -280,23 +281,27 @@ def _nothing(device: torch.device) -> torch.Tensor:
     return torch.empty(0, device=device)
 
 
-def is_codable(tensor: torch.Tensor, min_bytes: int) -> bool:
-    """Return whether the tensor is large enough, and plain memory."""
+def is_plain(tensor: torch.Tensor, min_bytes: int) -> bool:
+    """Return whether the tensor is plain memory, and enough of it: an expanded tensor has less than its size."""
+    if (
+        type(tensor) not in PLAIN_TYPES
+        or tensor.is_quantized
+        or tensor.is_nested
+        or tensor.is_neg()
+        or tensor.is_conj()
+    ):
+        return False
     try:
-        if tensor.nbytes < min_bytes or type(tensor) not in PLAIN_TYPES:
-            return False
-        if tensor.is_quantized or tensor.is_nested or tensor.is_neg() or tensor.is_conj():
-            return False
-        return tensor.untyped_storage().nbytes() >= min_bytes  # less where it is expanded
-    except (RuntimeError, NotImplementedError):  # sparse tensors and wrappers have no size or no storage
+        return tensor.untyped_storage().nbytes() >= min_bytes
+    except NotImplementedError:  # sparse layouts and functorch's wrappers have no storage
         return False
 
 
-def find(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Stored | None:
-    """Return the Stored of the tensor's storage and version, if it was saved before and is still needed."""
+def find(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Stored | Kept | None:
+    """Return what keeps the tensor's storage: the Stored of its version, or a Kept, which has all versions."""
     note = getattr(storage, NOTE, None)
-    stored = None if note is None else note()
-    return stored if stored is not None and stored.matches(tensor, storage) else None
+    found = None if note is None else note()
+    return found if found is None or isinstance(found, Kept) or found.matches(tensor, storage) else None
 
 
 def changed_in_place(dtype: torch.dtype, size: torch.Size, found: int, expected: int, note: str = "") -> ChangedInPlace:
@@ -306,3 +311,53 @@ def changed_in_place(dtype: torch.dtype, size: torch.Size, found: int, expected:
         f"[{dtype} {list(size)}{note}] is at version {found}; expected version {expected} instead. "
         "Hint: clone() the tensor before changing it, or change it after backward()"
     )
+
+
+class Leftovers:
+    """The tensors of one forward that stay as they are: kept, or given to other hooks around ours, and counted."""
+
+    def __init__(self) -> None:
+        self.outer: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+        self.small_sizes: list[int] = []
+        self._sizes: dict[tuple[str, str, str, str], list[int]] = {}  # by path, role, reason and function
+
+    def leave(self, tensor: torch.Tensor, reason: str) -> Packed:
+        """Keep a tensor that is no concern of ours."""
+        self._count(("", "", reason, ""), tensor.nbytes if tensor.layout is torch.strided else 0)
+        return self.keep(tensor)
+
+    def keep_exact(
+        self, tensor: torch.Tensor, storage: torch.UntypedStorage, role: Role, path: str, call: Call | None
+    ) -> Packed:
+        """Keep a tensor of which every bit is needed and nothing is stored yet."""
+        reason = ledger.UNKNOWN if role is UNKNOWN else NEEDED
+        self._count((path, role.name, reason, "" if call is None else call.name), storage.nbytes())
+        kept = self.keep(tensor)
+        if isinstance(kept, Kept):
+            setattr(storage, NOTE, weakref.ref(kept))
+        return kept
+
+    def keep(self, tensor: torch.Tensor, stored: Stored | None = None) -> Packed:
+        """Return the tensor as it is, or what hooks around ours make of it."""
+        if self.outer is None:
+            return Kept(tensor, stored)
+        if stored is not None and stored.n_saves == 0:
+            stored.kept = None  # theirs now
+        return Passed(tensor, self.outer)
+
+    def end_forward(self, book: ledger.Ledger) -> None:
+        """Hand the counts over."""
+        self.outer = None
+        for (path, role, reason, function), sizes in (
+            (("", "", ledger.SMALL, ""), self.small_sizes),
+            *self._sizes.items(),
+        ):
+            if sizes:
+                book.record_kept(path, role, sum(sizes), reason, function, len(sizes))
+                sizes.clear()
+
+    def _count(self, key: tuple[str, str, str, str], nbytes: int) -> None:
+        sizes = self._sizes.get(key)
+        if sizes is None:
+            sizes = self._sizes[key] = []
+        sizes.append(nbytes)

@@ -29,7 +29,8 @@ from slimgrad.storage import Arena, Buffers, Heap
 NO_GAIN = "no code makes it smaller"
 SAMPLE_EVERY = 97  # coded tensors between two whose error is measured; prime, so that every layer has its turn
 SAMPLE_VALUES = 1 << 16  # of such a tensor that are compared
-SHAPE_CODEC = "shape"  # what the ledger calls it when nothing is stored
+SHAPE_CODEC, REBUILD_CODEC = "shape", "rebuild"  # what the ledger calls it when nothing is stored
+REBUILT_NOTE = "_slimgrad_rebuilt"  # attribute of a storage that was counted
 MASK = Mask()
 
 
@@ -73,6 +74,14 @@ class Shelf:
         stored.name = role.name
         self.ledger.record_pack(stored.path, role.name, SHAPE_CODEC, stored.nbytes, 0, 0.0)
 
+    def put_rebuilt(self, path: str, storage: torch.UntypedStorage, role: Role) -> None:
+        """Note a copy that is not stored."""
+        if hasattr(storage, REBUILT_NOTE):
+            self.ledger.record_repeat(path, role.name, storage.nbytes())
+        else:
+            setattr(storage, REBUILT_NOTE, True)
+            self.ledger.record_pack(path, role.name, REBUILD_CODEC, storage.nbytes(), 0, 0.0)
+
     def fetch(self, saved: Saved) -> torch.Tensor:
         """Return the tensor as it was saved."""
         stored, part = saved.stored, saved.part
@@ -81,6 +90,7 @@ class Shelf:
             return saved.view_of(stored.kept)
         assert part is not None
         stored.n_reads += 1
+        self._release_last(stored)
         values = stored.decoded_values(part)
         if values is None:
             start = time.perf_counter()
@@ -95,8 +105,9 @@ class Shelf:
         self.arena.close()
         self.buffers.close()
 
-    def trim(self) -> None:
-        """Count one step."""
+    def end_step(self) -> None:
+        """Count one step, and give back what the last ones did not use."""
+        self.ledger.next_step()
         self.arena.trim()
         self.buffers.trim()
 
@@ -134,10 +145,13 @@ class Shelf:
         if eps > 0:
             self.ledger.record_error(stored.path, role.name, worst / eps)
 
-    def _hold(self, stored: Stored, values: torch.Tensor) -> None:
+    def _release_last(self, stored: Stored) -> None:
+        """Let go of the values decoded before, if they are another tensor's: first, so that their room is free."""
         last = None if self._last is None else self._last()
         if last is not None and last is not stored:
             last.held = None
+
+    def _hold(self, stored: Stored, values: torch.Tensor) -> None:
         if stored.n_reads < stored.n_saves:
             stored.held = values.untyped_storage()
             self._last = weakref.ref(stored)
@@ -157,8 +171,10 @@ class Shelf:
 
 
 def channels_of(tensor: torch.Tensor, numel: int, axis: int) -> Channels | None:
-    """Return where the channel axis lies in the storage, or None where the tensor is not all of it."""
-    return Channels(tensor.shape[axis], max(1, tensor.stride(axis))) if tensor.numel() == numel else None
+    """Return where the channel axis lies in the storage, or None where there is no such axis, or more than it."""
+    if tensor.dim() <= axis or tensor.numel() != numel:
+        return None
+    return Channels(tensor.shape[axis], max(1, tensor.stride(axis)))
 
 
 class without_autocast:

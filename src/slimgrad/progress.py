@@ -1,0 +1,58 @@
+"""What a session learns from step to step, and what of it belongs into a checkpoint.
+
+A step begins with the first forward after a backward. Hints say what turned out to be needed of a tensor: a ReLU saves
+its result for its sign, the convolution after it for its values, and coding it for both at once is cheaper. A hint only
+ever makes the first code stronger than was asked for, so nothing depends on it being right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from slimgrad.roles import Need, Role, role_from_dict, role_to_dict
+from slimgrad.shelf import Shelf
+
+HINTED = (Need.VALUES, Need.TIGHT, Need.EXACT)
+FOREIGN = "other saved-tensor hooks around an attached module get only what slimgrad leaves as it is: {}"
+
+Site = tuple[str, int]  # path of a module and number of the save in its forward
+
+
+class Progress:
+    """Steps, hints, and whose hooks were met."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self.n_steps = 0
+        self.was_read = False  # by a backward outside of any forward
+        self.hints: dict[Site, Role] = {}
+        self.foreign_hooks: set[str] = set()
+
+    def begin_forward(self) -> None:
+        """End the step if a backward came between this forward and the last."""
+        if self.was_read:
+            self.was_read = False
+            self.n_steps += 1
+            self._shelf.end_step()
+
+    def learn(self, site: Site, role: Role) -> None:
+        """Remember that a tensor saved there was needed for more than its first saver said."""
+        if role.need in HINTED:
+            self.hints[site] = role
+
+    def meet(self, hook: Any) -> None:
+        """Remember that saved-tensor hooks of somebody else are around ours."""
+        self.foreign_hooks.add(getattr(hook, "__qualname__", type(hook).__name__))
+
+    def remarks(self) -> list[str]:
+        """Return what a report should say beyond its numbers."""
+        return [FOREIGN.format(name) for name in sorted(self.foreign_hooks)]
+
+    def state_dict(self) -> dict[str, Any]:
+        hints = [(*site, role_to_dict(role)) for site, role in self.hints.items()]
+        return {"n_steps": self.n_steps, "hints": hints}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.n_steps = state["n_steps"]
+        self.hints = {(path, number): role_from_dict(role) for path, number, role in state["hints"]}
