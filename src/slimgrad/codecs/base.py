@@ -1,14 +1,14 @@
 """The contract every codec keeps, and the Blob it produces.
 
-A codec turns the values of one tensor into bytes and back. It sees a flat, contiguous run of values in memory order and
-knows nothing of shapes, roles or storage:
+A codec turns the values of one tensor into bytes and back. It sees a flat, contiguous run of values in memory order
+and knows nothing of shapes, roles or storage:
 
     encode(flat, bound, channels, room) -> payload      payload is room(n)[:used], one-dimensional uint8; None: keep raw
-    decode(payload, out) -> None                        fills `out`, flat and contiguous, of the original dtype and length
+    decode(payload, out) -> None                        fills `out`: flat, of the original dtype and length
 
 Laws, each tested for every codec by tests/contracts.py:
-- |x - decode(encode(x))| <= bound for every finite x, in real arithmetic; what cannot meet it is kept bit for bit, as are
-  NaN and infinities. With `is_lossless`, every bit comes back.
+- |x - decode(encode(x))| <= bound for every finite x, in real arithmetic; what cannot meet it is kept bit for bit,
+  as are NaN and infinities. With `is_lossless`, every bit comes back.
 - decode never reads outside the payload: whatever the bytes, it fills `out` or raises CorruptPayload.
 - the same input gives the same bytes, whatever kernel runs and however many threads it uses.
 - a payload that would not be smaller than the values is replaced by `raw` (see codecs.encode), so that

@@ -1,11 +1,11 @@
-"""nested: unary bit planes under an error bound. Zeros stay zeros, signs stay exact, and it runs at the speed of memory.
+"""nested: unary bit planes under an error bound. Zeros stay zeros, signs stay exact, and it runs at memory speed.
 
-    plane 0: |x| > 0      plane k: |x| > threshold k, only where plane k - 1 is set      restored: the middle of the bin
+    plane 0: |x| > 0     plane k: |x| > threshold k, only where plane k - 1 is set     restored: the middle of the bin
 
 Three forms, chosen by the kernel (kernels/reference/nested_choice.py) and recorded in the payload (docs/format.md):
-- a table of thresholds and values for the whole tensor, built on the tensor's own number grid: no arithmetic, no rounding;
-- steps per channel (`axis`), or finer than a unary code likes (Rice: low-order bits stored plain): (x - centre) / scale;
-- `Nested(centred=True)`: a middle bin around the mean, per channel with `axis`. For dense data whose sign nobody needs.
+- a table of thresholds and values for the whole tensor, on the tensor's own number grid: no arithmetic, no rounding;
+- steps per channel (`axis`) or finer than a unary code likes (Rice: low-order bits stored plain): (x - centre) / scale;
+- `Nested(centred=True)`: a middle bin around the mean, per channel with `axis`, for dense data whose sign nobody needs.
 """
 
 from __future__ import annotations

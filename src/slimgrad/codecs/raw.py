@@ -14,9 +14,7 @@ class Raw(Codec):
     is_lossless = True
     dtypes = frozenset()  # any
 
-    def encode(
-        self, flat: torch.Tensor, bound: Bound | None, channels: Channels | None, room: Room
-    ) -> torch.Tensor:
+    def encode(self, flat: torch.Tensor, bound: Bound | None, channels: Channels | None, room: Room) -> torch.Tensor:
         nbytes = flat.numel() * flat.element_size()
         payload = room(nbytes)[:nbytes]
         payload.copy_(flat.view(torch.uint8))

@@ -1,7 +1,7 @@
 """The body of a nested payload in plain torch: the specification of csrc/nested_*.inc and of docs/format.md.
 
-A body is an index (8 bytes per block of 16,384 values) and the blocks. Everything here works on one block at a time with
-boolean planes, in the order in which the bytes lie; nothing is tuned.
+A body is an index (8 bytes per block of 16,384 values) and the blocks. Everything here works on one block at a time
+with boolean planes, in the order in which the bytes lie; nothing is tuned.
 """
 
 from __future__ import annotations

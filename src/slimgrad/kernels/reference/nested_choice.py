@@ -1,7 +1,7 @@
 """From a bound to a nested code, in plain torch: sums over the values, steps per channel, tables, header.
 
-The compiled twin is csrc/choose.cpp; both use the same float64 operations in the same order. Sums may differ in their last
-bits (another order of adding), so what is derived from them is rounded to few bits before it decides anything.
+The compiled twin is csrc/choose.cpp; both use the same float64 operations in the same order. Sums may differ in their
+last bits (another order of adding), so what is derived from them is rounded to few bits before it decides anything.
 """
 
 from __future__ import annotations
@@ -192,9 +192,9 @@ def _channel_scales(
 ) -> tuple[torch.Tensor, torch.Tensor, float] | None:
     """Return (scale, centre, largest eps) per channel, or None when float32 has no room for steps.
 
-    eps is rel x RMS of the channel (about its mean if centred, else of its non-zeros) or `absolute`, and at most two RMS.
-    The step is 2 x (eps - what rounding can cost); where that is too much of it, the channel gets EXACT_STEP: its values
-    escape and come back bit for bit.
+    eps is rel x RMS of the channel (about its mean if centred, else of its non-zeros) or `absolute`, at most two RMS.
+    The step is 2 x (eps - what rounding can cost); where that is too much of it, the channel gets EXACT_STEP: its
+    values escape and come back bit for bit.
     """
     count, nonzero, total, squares = sums.unbind(1)
     mean = torch.zeros_like(total)
@@ -227,8 +227,8 @@ def _unit_tables(levels: int, is_centred: bool) -> tuple[torch.Tensor, torch.Ten
 def _grid_tables(eps: float, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Return thresholds and values on the dtype's own grid: value - threshold <= eps and next threshold - value <= eps.
 
-    Values are as far apart as the grid allows, so nothing is lost to rounding; where the grid is coarser than eps the table
-    ends, and larger values escape.
+    Values are as far apart as the grid allows, so nothing is lost to rounding; where the grid is coarser than eps the
+    table ends, and larger values escape.
     """
     eps *= 1.0 - 2.0**-40  # covers the rounding of the two sums below
     thresholds, values = [0.0], []
