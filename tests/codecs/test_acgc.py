@@ -1,5 +1,8 @@
 """acgc: the published number of bits, the bound for every value, and bytes that are counted honestly."""
 
+import re
+from pathlib import Path
+
 import contracts
 import hypothesis
 import hypothesis.strategies as st
@@ -158,3 +161,16 @@ def test_a_payload_says_its_bound() -> None:
 def test_the_only_option_is_checked() -> None:
     with pytest.raises(ConfigError, match="expected zvc=True or zvc=False, got 8"):
         Acgc(zvc=8)  # type: ignore[arg-type]
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "format_acgc.md"
+EXAMPLES = re.findall(r"^```hex\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=["zvc", "plain"])
+def test_the_examples_of_the_format_mean_what_they_say(example: str) -> None:
+    first, *lines = example.splitlines()
+    blob = eval(first.removeprefix("# "), {"torch": torch, "codecs": codecs, "Acgc": Acgc, "Absolute": Absolute})
+    data = bytes.fromhex("".join(line.split("  ")[0] for line in lines))
+    assert codecs.to_bytes(blob) == data
+    assert contracts.same_bits(codecs.decode(codecs.from_bytes(data)), codecs.decode(blob))
