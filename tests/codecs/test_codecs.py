@@ -163,3 +163,8 @@ def test_conjugate_and_negative_views_come_back_as_values() -> None:
     for name in ("raw", "zvc", "rle", "deflate"):
         contracts.check_round_trip(name, x)
         contracts.check_round_trip(name, x.imag)
+
+
+def test_a_blob_holds_no_more_memory_than_its_bytes():
+    blob = codecs.encode(torch.relu(torch.randn(100_000)), "nested", bound=Relative(0.5))
+    assert blob.payload.untyped_storage().nbytes() == blob.payload.numel() < 100_000

@@ -81,6 +81,8 @@ def encode(
     if payload is None or payload.numel() >= flat.numel() * flat.element_size():
         codec = Raw()
         payload = codec.encode(flat, None, None, room or _fresh_bytes)
+    elif room is None:
+        payload = payload.clone()  # the room was for the worst case; a blob holds no more than its bytes
     return Blob(codec.name, tensor.dtype, tuple(tensor.shape), order, payload, codec.eps_of(payload))
 
 
