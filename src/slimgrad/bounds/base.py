@@ -76,7 +76,9 @@ class Reader:
     batch: int = 0  # N: size of the first dimension of gY
     in_channels: int = 0  # of the whole tensor, all groups together
     out_channels: int = 0
+    groups: int = 1
     taps: int = 1  # R * S, positions of the kernel
+    overlap: float = 1.0  # share of (tap, output position) pairs that lie on the input and not on its padding
     stride: int = 1  # product over the dimensions
     places: int = 1  # P * Q, output positions per sample and channel
     out_grad2: float = 0.0  # ||gY||^2
@@ -99,11 +101,19 @@ class SiteReading:
     nbytes: int  # stored
     rel: float  # the bound it was coded under, as `at` returned it; 0.0 where that was not relative
     eps: float  # the largest error that its code allows
-    rms: float  # of the non-zero values
-    density: float  # share of values that are not zero
-    noise2: float | None = None  # energy that its error adds to the gradients of all parameters; None: not measured
-    worst: float = 0.0  # the largest share of one parameter's gradient energy in that
+    rms: float  # of the non-zero values; 0.0 where nothing of this site was wanted
+    density: float  # share of values that are not zero; 1.0 where nothing of this site was wanted
+    is_centred: bool = False  # coded around the channels' means
     readers: tuple[Reader, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReading:
+    """The error that the tensors saved at some sites, all together, add to the gradients of the parameters."""
+
+    sites: tuple[Site, ...]
+    noise2: float  # energy of the error
+    worst: float  # the largest share of it in the gradient energy of one layer (the parameters of one module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +124,7 @@ class Reading:
     energy: float  # of the gradients of all parameters
     sites: tuple[SiteReading, ...]
     scale: float = 1.0  # gradients in backward / gradients that the optimizer got: loss scale and clipping
+    errors: tuple[ErrorReading, ...] = ()
 
 
 BoundT = TypeVar("BoundT", bound="Fixed")
