@@ -11,7 +11,8 @@ share of the gradients' energy, over all parameters.
 
 All schemes code the same set of tensors: the inputs of convolutions, which is what COMET covers, and then those of
 linear layers and batch norms as well, which is what AC-GC covers. AC-GC runs with its own quantiser (`acgc`) and with
-`nested`; the others with `nested`. A code that does not keep signs pays a bit per value where a ReLU needs them.
+`nested`; the others with `nested`, and COMET with SZ3 as well, if `pysz` is installed, and its filter that makes
+restored values up to the bound zero. A code that does not keep signs pays a bit per value where a ReLU needs them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from slimgrad.bounds.comet import Comet
 from slimgrad.codecs import Acgc, Codec, Nested
 from slimgrad.codecs.base import Bound
 from slimgrad.consumers import BATCH_NORM, CONV, LINEAR
-from slimgrad.lab import machine, models
+from slimgrad.lab import machine, models, rivals
 from slimgrad.lab.data import batches, fashion_mnist
 from slimgrad.lab.recorded import SmallNet
 from slimgrad.lab.replay import Recorded, Step, record, replay
@@ -81,6 +82,7 @@ def adaptive(make: Callable[[float, tuple[str, ...]], Any]) -> Callable[..., Cal
 
 SCHEMES = [
     Scheme("Comet", "nested", "fraction", 0.01, adaptive(lambda value, words: Comet(fraction=value, layers=words))),
+    Scheme("Comet", "SZ3", "fraction", 0.01, adaptive(lambda value, words: Comet(fraction=value, layers=words))),
     Scheme(
         "Comet exact",
         "nested",
@@ -99,14 +101,22 @@ SCHEMES = [
 def coded(recorded: Recorded, codec_name: str, bound: Bound) -> tuple[int, torch.Tensor]:
     """Return the bytes that have to be kept of a tensor, and what they restore."""
     is_norm = recorded.word == "norm"
-    codec: Codec = Nested(centred=is_norm) if codec_name == "nested" else Acgc()
-    if not bound.needs_rms and bound.eps(1.0) == 0.0:
-        codec = codecs.get("zvc")
+    signs = recorded.tensor.numel() // 8 if recorded.is_signed_for else 0
+    is_exact = not bound.needs_rms and bound.eps(1.0) == 0.0
+    if codec_name == "SZ3" and not is_exact:
+        nbytes, restored = _coded_by_sz3(recorded.tensor, bound.eps(1.0))
+        return nbytes + signs, restored
+    codec: Codec = codecs.get("zvc") if is_exact else Acgc() if codec_name == "acgc" else Nested(centred=is_norm)
     axis = 1 if (is_norm or codec_name == "acgc") and recorded.tensor.dim() > 1 else None
-    blob = codecs.encode(recorded.tensor, codec, None if codec.is_lossless else bound, axis)
-    keeps_signs = blob.codec != "acgc" and not is_norm
-    signs = 0 if keeps_signs or not recorded.is_signed_for else recorded.tensor.numel() // 8
-    return blob.nbytes + signs, codecs.decode(blob)
+    blob = codecs.encode(recorded.tensor, codec, None if is_exact else bound, axis)
+    return blob.nbytes + (signs if blob.codec == "acgc" or is_norm else 0), codecs.decode(blob)
+
+
+def _coded_by_sz3(tensor: torch.Tensor, eps: float) -> tuple[int, torch.Tensor]:
+    sz3 = next(rival for rival in rivals.installed() if rival.name == "SZ3")
+    kept = sz3.encode(tensor.contiguous(), eps)
+    restored = sz3.decode(kept)
+    return sz3.nbytes(kept), torch.where(restored.abs() <= eps, 0.0, restored)
 
 
 def measure(step: Step, tensors: str, scheme: Scheme, value: float, target: str) -> Row:
@@ -166,8 +176,11 @@ def trained_step(name: str, steps: int, batch: int, seed: int = 0) -> Step:
 
 def run(step: Step, console: Console) -> list[Row]:
     rows = []
+    has_sz3 = any(rival.name == "SZ3" for rival in rivals.installed())
     for tensors in SETS:
         for scheme in SCHEMES:
+            if scheme.codec == "SZ3" and not has_sz3:
+                continue
             start = measure(step, tensors, scheme, scheme.value, "as published")
             found = [start, *(at_noise(step, tensors, scheme, start, target) for target in TARGETS)]
             rows += [row for row in found if row is not None]
