@@ -153,8 +153,7 @@ class Session:
     def report(self) -> Report:
         """Return what was saved, how small it became, and what memory it took."""
         self.progress.begin_forward()  # whatever comes next belongs to the next step
-        arena, buffers = self.shelf.arena, self.shelf.buffers
-        storage = {"arena": arena.nbytes_touched, "buffers": buffers.nbytes_held}
+        storage = {"pools at most": self.shelf.arena.nbytes_peak}
         return Report(self.shelf.ledger.snapshot(), storage, self._meter.read(), self.progress.remarks())
 
     def kept_bytes(self) -> int:

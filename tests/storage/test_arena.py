@@ -306,7 +306,7 @@ room = arena.room(1000)
 cycle = [arena.keep(room, 10), buffers.take(10)]
 cycle.append(cycle)
 sys.modules["kept until the very end"] = cycle
-threading.Thread(target=lambda: [arena.keep(arena.room(100), 10) for _ in range(1000)], daemon=True).start()
+threading.Thread(target=lambda: [arena.keep(arena.room(100), 10) for _ in range(1000)]).start()
 """
 
 

@@ -1,6 +1,6 @@
 """What a session did, for people and for programs. Pure presentation: every number comes from the caller.
 
-    report = Report(ledger.snapshot(), storage={"arena": arena.nbytes_touched}, peak=meter.read())
+    report = Report(ledger.snapshot(), storage={"pools at most": arena.nbytes_peak}, peak=meter.read())
     print(report)            a table
     report.to_json()         the same numbers
 

@@ -89,6 +89,11 @@ class Arena:
             return sum(region.pages.touched - region.nbytes_lent for region in self._heap.regions())
 
     @property
+    def nbytes_peak(self) -> int:
+        """The most bytes of the heap that were ever touched at once, decode buffers included."""
+        return self._heap.nbytes_peak
+
+    @property
     def n_chunks(self) -> int:
         """Pieces of address space in use: one, unless several threads encode at once."""
         return self._heap.n_regions
