@@ -90,7 +90,9 @@ def conv(x: torch.Tensor, gy: torch.Tensor, weight: torch.Tensor, transposed: bo
         batch=len(gy),
         in_channels=x.shape[1],
         out_channels=gy.shape[1],
+        groups=options.get("groups", 1),
         taps=weight[0, 0].numel(),
+        overlap=1.0 if transposed else _overlap(function, x, weight.detach(), options),
         stride=options.get("stride", 1) ** ndim,
         places=gy[0, 0].numel(),
         out_grad2=float(gy.square().sum()),
@@ -99,6 +101,12 @@ def conv(x: torch.Tensor, gy: torch.Tensor, weight: torch.Tensor, transposed: bo
         weight_grad_abs=float(gw.abs().mean()),
     )
     return Layer(x, reader, gradients, (back, torch.ones_like(x), x, normal(1, *x.shape)))
+
+
+def _overlap(function: Callable[..., torch.Tensor], x: torch.Tensor, weight: torch.Tensor, options: dict) -> float:
+    """Return the share of (tap, output position) pairs that lie on the input: what a kernel of ones sees of ones."""
+    counts = function(torch.ones_like(x[:1, :1]), torch.ones_like(weight[:1, :1]), **{**options, "groups": 1})
+    return float(counts.mean()) / weight[0, 0].numel()
 
 
 def linear(x: torch.Tensor, gy: torch.Tensor) -> Layer:

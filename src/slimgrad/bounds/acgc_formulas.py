@@ -50,20 +50,26 @@ class ExpectedNorm(TypedDict):
 
 
 def published_terms(readers: Sequence[Reader], numel: int) -> LayerTerms:
-    """||d gW||^2 <= dx^2 numel u ||gY||^2, u = taps / stride: how many windows see a value of x, on average."""
-    out2 = sum(reader.taps / reader.stride * reader.out_grad2 for reader in readers)
+    """||d gW||^2 <= dx^2 numel u ||gY||^2, u = taps / stride: how many windows see a value of x, on average.
+
+    The authors refuse groups. Each of them is a convolution of its own, with its part of x and of gY.
+    """
+    out2 = sum(reader.taps / (reader.stride * reader.groups) * reader.out_grad2 for reader in readers)
     return {"weight2": max(_weight2(readers), FLOOR), "out2": numel * max(out2, FLOOR)}
 
 
 def sound_terms(readers: Sequence[Reader], numel: int) -> LayerTerms:
     """The same with u large enough at any size: published, a stride of 2 over 7 values counts 3.5 of 4."""
-    out2 = sum(_largest_overlap(reader, numel) * reader.out_grad2 for reader in readers)
+    out2 = sum(_products(reader, numel) / reader.groups * reader.out_grad2 for reader in readers)
     return {"weight2": _weight2(readers), "out2": out2}
 
 
 def expected_terms(readers: Sequence[Reader]) -> LayerTerms:
-    """E ||d gW||^2 = dx^2 / 3 * C * taps * ||gY||^2."""
-    out2 = sum(reader.in_channels * reader.taps / _strides_of_outputs(reader) * reader.out_grad2 for reader in readers)
+    """E ||d gW||^2 = dx^2 / 3 * C * taps * ||gY||^2, with the C channels that one kernel sees."""
+    out2 = sum(
+        reader.in_channels / reader.groups * reader.taps / _strides_of_outputs(reader) * reader.out_grad2
+        for reader in readers
+    )
     return {"weight2": max(3 * _weight2(readers), FLOOR), "out2": max(out2, FLOOR)}
 
 
@@ -144,14 +150,14 @@ def _weight2(readers: Sequence[Reader]) -> float:
     return sum(reader.weight_grad2 for reader in readers)
 
 
-def _largest_overlap(reader: Reader, numel: int) -> float:
-    """Return a bound on how many products of one value of gY with values of x there are, over all taps and samples.
+def _products(reader: Reader, numel: int) -> float:
+    """Return how many times values of x are read, over all taps; for a transposed convolution, at most that.
 
-    Every tap meets each of numel values at most once; a plain convolution also reads one value per output and channel.
+    A plain one reads a value per sample, channel, output position and tap, unless it lies on the padding.
     """
     if "transpose" in reader.function:
         return numel * reader.taps
-    return reader.taps * min(numel, reader.batch * reader.in_channels * reader.places)
+    return reader.taps * min(float(numel), reader.overlap * reader.batch * reader.in_channels * reader.places)
 
 
 def _strides_of_outputs(reader: Reader) -> int:

@@ -119,7 +119,7 @@ class Comet:
         """Return the standard deviation of the weight gradient's error per unit of eb."""
         share = density if reader.norm is None else 1.0  # what is centred loses its zeros
         if self.exact:
-            return spread(reader) * exact_gain(reader.out_grad2, reader.out_channels, share)
+            return spread(reader) * exact_gain(reader.out_grad2, reader.out_channels, share * reader.overlap)
         return spread(reader) * published_gain(reader.out_grad_peak, reader.batch, share, self.a)
 
 

@@ -143,6 +143,7 @@ class _Call:
             batch=len(gy),
             in_channels=self.x.shape[channel],
             out_channels=gy.shape[channel],
+            groups=getattr(self.module, "groups", 1),
             taps=gw[0, 0].numel() if self.word == "conv" else 1,
             stride=int(torch.tensor(self.module.stride).prod()) if isinstance(self.module, CONVS) else 1,
             places=gy.numel() // (len(gy) * gy.shape[channel]),
