@@ -71,13 +71,15 @@ class Attached:
 
     def when_gone(self, callback: Callable[[], None]) -> None:
         """Call back when the last of the roots has died."""
-        roots = self._roots
+        living = len(self._roots)  # counted here: a weak set may still count the one that is dying
 
         def one_died() -> None:
-            if not roots:
+            nonlocal living
+            living -= 1
+            if not living:
                 callback()
 
-        for root in list(roots):
+        for root in list(self._roots):
             weakref.finalize(root, one_died).atexit = False
 
     def release(self) -> None:

@@ -1,0 +1,69 @@
+"""Policies: a role and a bound give a plan, without a look at the values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from slimgrad import Absolute, Compress, Exact, Relative
+from slimgrad.codecs import Nested, Zvc
+from slimgrad.errors import ConfigError, UnknownCodec
+from slimgrad.policy import check_policy, stricter
+from slimgrad.roles import EXACT, UNKNOWN, Need, Role
+
+X = torch.randn(4, 8, 16, 16)
+VALUES = Role("conv input", Need.VALUES)
+SPARSE = Role("relu result", Need.VALUES, is_sparse=True)
+CENTRED = Role("norm input", Need.VALUES, axis=1, is_centred=True)
+TIGHT = Role("query", Need.TIGHT, scale=1 / 64)
+
+
+def test_values_are_coded_under_the_bound():
+    plan = Compress().plan(VALUES, X, Relative(0.5))
+    assert plan.codec == Nested(centred=False, sampled=True)
+    assert plan.bound == Relative(0.5)
+    assert plan.keeps_sign
+
+
+def test_a_centred_role_is_coded_around_its_channels():
+    plan = Compress().plan(CENTRED, X, Relative(0.5))
+    assert plan.codec == Nested(centred=True, sampled=True)
+    assert plan.axis == 1
+    assert not plan.keeps_sign
+
+
+def test_a_tight_role_gets_a_smaller_bound():
+    assert Compress().plan(TIGHT, X, Relative(0.5)).bound.eps(1.0) == pytest.approx(0.5 / 64)
+
+
+def test_exact_codes_only_what_is_sparse_by_construction():
+    assert isinstance(Compress().plan(SPARSE, X, Exact()).codec, Zvc)
+    assert Compress().plan(VALUES, X, Exact()).codec is None
+
+
+def test_unknown_and_exact_roles_stay_as_they_are_for_different_reasons():
+    unknown, exact = (Compress().plan(role, X, Relative(0.5)) for role in (UNKNOWN, EXACT))
+    assert unknown.codec is None
+    assert exact.codec is None
+    assert unknown.reason != exact.reason
+
+
+def test_integers_have_no_lossy_code():
+    assert Compress().plan(VALUES, torch.ones(5000, dtype=torch.int32), Relative(0.5)).codec is None
+
+
+def test_another_codec_can_be_asked_for_and_is_checked_at_once():
+    assert Compress("cast").plan(VALUES, X, Relative(0.5)).codec.name == "cast"
+    with pytest.raises(UnknownCodec, match="nested"):
+        Compress("nestd")
+
+
+def test_the_stricter_of_two_bounds():
+    assert stricter(Relative(0.5), Relative(0.1)) == Relative(0.1)
+    assert stricter(Absolute(1.0), Absolute(3.0)) == Absolute(1.0)
+    assert stricter(Absolute(1.0), Relative(0.5)) == Exact()
+
+
+def test_a_policy_that_does_not_exist_is_refused():
+    with pytest.raises(ConfigError, match="Compress"):
+        check_policy("swap")

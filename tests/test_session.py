@@ -1,0 +1,116 @@
+"""attach() and Session: the public surface, on one small network."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import slimgrad
+from slimgrad.errors import ConfigError
+
+
+def small_net():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16 * 16 * 16, 10),
+    )  # fmt: skip
+
+
+X, Y = torch.randn(8, 3, 32, 32), torch.randint(10, (8,))
+
+
+def gradients(model, criterion):
+    model.zero_grad()
+    criterion(model(X), Y).backward()
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+def error_of(found, expected):
+    return sum(float((a - b).square().sum()) for a, b in zip(found, expected, strict=True)) / sum(
+        float(b.square().sum()) for b in expected
+    )
+
+
+def test_exact_gives_the_same_gradients_and_still_saves():
+    model, criterion = small_net(), nn.CrossEntropyLoss()
+    plain = gradients(model, criterion)
+    with slimgrad.attach(model, criterion, bound=slimgrad.Exact()) as session:
+        exact = gradients(model, criterion)
+        assert session.report().saved_ratio > 1.2
+    assert all(torch.equal(a, b) for a, b in zip(exact, plain, strict=True))
+
+
+def test_a_coarser_bound_saves_more_and_errs_more():
+    model, criterion = small_net(), nn.CrossEntropyLoss()
+    plain = gradients(model, criterion)
+    ratios, errors = [], []
+    for rel in (0.02, 0.25):
+        with slimgrad.attach(model, criterion, bound=slimgrad.Relative(rel)) as session:
+            errors.append(error_of(gradients(model, criterion), plain))
+            ratios.append(session.report().saved_ratio)
+    assert 1 < ratios[0] < ratios[1]
+    assert 0 < errors[0] < errors[1] < 0.1
+
+
+def test_rules_make_modules_exact():
+    model, criterion = small_net(), nn.CrossEntropyLoss()
+    plain = gradients(model, criterion)
+    with slimgrad.attach(model, criterion, bound=slimgrad.Relative(0.5), rules={"*": slimgrad.Exact()}):
+        assert error_of(gradients(model, criterion), plain) == 0.0
+
+
+def test_a_graph_outlives_its_session():
+    model, criterion = small_net(), nn.CrossEntropyLoss()
+    plain = gradients(model, criterion)
+    session = slimgrad.attach(model, criterion, bound=slimgrad.Exact())
+    model.zero_grad()
+    loss = criterion(model(X), Y)
+    session.detach()
+    loss.backward()
+    assert all(torch.equal(p.grad, b) for p, b in zip(model.parameters(), plain, strict=True))
+
+
+def test_recording_covers_code_outside_of_modules():
+    model = small_net()
+    with slimgrad.attach(model, bound=slimgrad.Relative(0.5), min_bytes=64) as session:
+        logits = model(X)
+        with session.recording():
+            loss = nn.functional.cross_entropy(logits, Y)
+        loss.backward()
+        roles = {row["role"] for row in json.loads(session.report().to_json())["roles"]}
+    assert "log-softmax result" in roles
+
+
+def test_the_state_resumes():
+    model, criterion = small_net(), nn.CrossEntropyLoss()
+    with slimgrad.attach(model, criterion) as session:
+        for _ in range(3):
+            gradients(model, criterion)
+        session.report()
+        state = copy.deepcopy(session.state_dict())
+    with slimgrad.attach(model, criterion) as session:
+        session.load_state_dict(state)
+        assert session.state_dict() == state
+        assert state["n_steps"] == 3
+
+
+def test_nothing_recorded_is_explained():
+    model = small_net()
+    with slimgrad.attach(model) as session:
+        with torch.no_grad():
+            model(X)
+        assert "no_grad" in str(session.report())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"min_bytes": -1}, "min_bytes"), ({"policy": "fast"}, "Compress"), ({"bound": 0.05}, "bound")],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        slimgrad.attach(small_net(), **arguments)
