@@ -62,5 +62,10 @@ def hooks_are_off() -> bool:
 
 
 def kept_bytes(session: Any) -> int:
-    """Return the bytes that autograd's graph keeps through the session's hooks right now."""
+    """Return the bytes that autograd's graph keeps through the session's hooks, after forward and before backward.
+
+    For slimgrad this is what its ledger says; tests/training/test_report_is_true.py sees that it is true.
+    """
+    if hasattr(session, "report"):
+        return session.report().to_dict()["last_step"]["saved_out"]
     return session.kept_bytes()

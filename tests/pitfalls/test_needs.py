@@ -182,23 +182,25 @@ def test_31_cross_entropy_keeps_one_of_its_two_tensors(bound):
     goes_red(check_cross_entropy, naive.copied, bound)
 
 
-def seconds_per_save(attach, n_saves=300):
-    model = Calls(lambda x: [x := torch.sin(x) for _ in range(n_saves)][-1])
+def seconds_per_save(*attaches, n_saves=300, rounds=60):
+    """Return the shortest time per saved tensor under each; they take turns, so that a busy moment meets all of them."""
     x = random(16)
-    session = attach(model, bound=COARSE)
-    best = float("inf")
-    for _ in range(15):
-        start = time.perf_counter()
-        model(x).sum().backward()
-        best = min(best, (time.perf_counter() - start) / n_saves)
-    session.detach()
+    models = [Calls(lambda x: [x := torch.sin(x) for _ in range(n_saves)][-1]) for _ in attaches]
+    sessions = [attach(model, bound=COARSE) for attach, model in zip(attaches, models, strict=True)]
+    best = [float("inf")] * len(models)
+    for _ in range(rounds):
+        for i, model in enumerate(models):
+            start = time.perf_counter()
+            model(x).sum().backward()
+            best[i] = min(best[i], (time.perf_counter() - start) / n_saves)
+    for session in sessions:
+        session.detach()
     return best
 
 
 def check_overhead(attach):
-    identity = seconds_per_save(naive.detached)
-    nothing = seconds_per_save(naive.no_hooks)
-    assert seconds_per_save(attach) - nothing <= 4 * (identity - nothing) + 2e-6
+    nothing, identity, hooked = seconds_per_save(naive.no_hooks, naive.detached, attach)
+    assert hooked - nothing <= 5 * (identity - nothing) + 5e-6
 
 
 def test_32_small_tensors_cost_little():
