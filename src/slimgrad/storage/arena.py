@@ -67,8 +67,9 @@ class Arena:
         region, spare = slot._region, slot._end
         slot._end = end = slot._start + ((used + ALIGNMENT - 1) & -ALIGNMENT)
         slot.nbytes = used
-        region.use(end)
-        region.dead.append((end, spare, -used))  # needs no lock
+        if end > region.high:
+            region.use(end)
+        region.dead.append((end, spare, -used))  # Note [Who gives back] in heap.py
         region.is_reserved = False
         return slot
 
@@ -112,10 +113,11 @@ class Arena:
 
 
 def _end_reservation(room: torch.Tensor) -> Slot:
-    base = room._base
-    owner = room if base is None else base
-    slot = getattr(owner, _RESERVATION, None)
-    if slot is None or (base is not None and room.data_ptr() != base.data_ptr()):
+    slot, owner = getattr(room, _RESERVATION, None), room
+    if slot is None and room._base is not None and room._base.data_ptr() == room.data_ptr():
+        owner = room._base
+        slot = getattr(owner, _RESERVATION, None)
+    if slot is None:
         raise InternalError("expected a tensor from Arena.room(), or a view of its first bytes, kept or dropped once")
     delattr(owner, _RESERVATION)
     return slot

@@ -6,7 +6,7 @@
 
 Note [Why one heap]. In a usual step coded bytes pile up during forward and shrink during backward, while decode buffers
 are needed the more, the earlier the layer. With both in one piece, buffers just above the coded bytes, the high-water
-mark is that of the sum and not the sum of two high-water marks. docs/decisions/one-heap.md has the measurements.
+mark is that of the sum and not the sum of two high-water marks. docs/decisions/0002-one-heap.md has the measurements.
 
 Note [What stays warm]. Forward has its own peak, at its first layers, when next to nothing is stored yet. Pages that
 only the last backward needed would add to it, so trim(), once per step, gives them back where huge pages make it cheap
@@ -97,6 +97,10 @@ class Region:
     def mend(self, start: int, end: int) -> None:
         """Make [start, end) a gap again, one with the gaps that touch it."""
         gaps = self.gaps
+        above, stop = gaps[-1]
+        if end == above and (len(gaps) == 1 or gaps[-2][1] < start):  # the usual case: the topmost range
+            gaps[-1] = (start, stop)
+            return
         i = bisect_left(gaps, (start,))
         first = last = i
         if gaps[i][0] == end:
@@ -124,8 +128,9 @@ class Region:
 
     def bury(self) -> None:
         """Give back what has died; see Note [Who gives back]."""
-        while self.dead:
-            start, end, nbytes_coded = self.dead.popleft()
+        dead = self.dead
+        while dead:
+            start, end, nbytes_coded = dead.popleft()
             if nbytes_coded != DROPPED:
                 self.nbytes_coded -= nbytes_coded
             else:
