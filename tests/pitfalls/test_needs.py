@@ -183,7 +183,7 @@ def test_31_cross_entropy_keeps_one_of_its_two_tensors(bound):
 
 
 def seconds_per_save(*attaches, n_saves=300, rounds=60):
-    """Return the shortest time per saved tensor under each; they take turns, so that a busy moment meets all of them."""
+    """Return the shortest time per saved tensor under each; they take turns, so that a busy moment meets all."""
     x = random(16)
     models = [Calls(lambda x: [x := torch.sin(x) for _ in range(n_saves)][-1]) for _ in attaches]
     sessions = [attach(model, bound=COARSE) for attach, model in zip(attaches, models, strict=True)]
