@@ -26,9 +26,9 @@ LAYERS = (  # from the top; a module may import its own layer and those below
     {"cli", "__main__"},
     {"lab", "integrations"},
     {"slimgrad"},  # the public names: only what is above may ask for them
-    {"session", "recorder", "attached", "audit", "planner", "progress"},
+    {"session", "recorder", "attached", "audit", "planner", "progress", "tuning", "measure", "readers", "streams"},
     {"shelf", "saved", "report"},
-    {"policy", "bounds", "consumers", "roles"},
+    {"policy", "bounds", "consumers", "origins", "roles"},
     {"codecs", "storage", "ledger"},
     {"kernels"},
     {"errors"},

@@ -66,8 +66,21 @@ class Attached:
 
     def constants(self) -> set[torch.UntypedStorage]:
         """Return the storages of all parameters and buffers, as they are now."""
-        modules = [module for reference in list(self._modules.values()) if (module := reference()) is not None]
+        modules = self._living().values()
         return storages_of([(*module._parameters.values(), *module._buffers.values()) for module in modules])
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """Return all parameters by path, each once."""
+        found: dict[int, tuple[str, torch.Tensor]] = {}
+        for path, module in self._living().items():
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    found.setdefault(id(parameter), (f"{path}.{name}".strip("."), parameter))
+        return dict(found.values())
+
+    def _living(self) -> dict[str, nn.Module]:
+        modules = [(self.paths.get(key), reference()) for key, reference in list(self._modules.items())]
+        return {path: module for path, module in modules if path is not None and module is not None}
 
     def when_gone(self, callback: Callable[[], None]) -> None:
         """Call back when the last of the roots has died."""
@@ -146,5 +159,5 @@ def _check(roots: tuple[nn.Module, ...], bound: RoleBound, rules: Mapping[str, R
                 "call detach() on its session first"
             )
     for name, value in (("bound", bound), *((f"rules[{pattern!r}]", rule) for pattern, rule in rules.items())):
-        if not hasattr(value, "of"):
+        if not hasattr(value, "at"):
             raise ConfigError(f"expected {name} to be Exact(), Absolute(eps) or Relative(rel), got {value!r}")

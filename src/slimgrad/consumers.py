@@ -2,20 +2,13 @@
 
 `role_of(tensor, call)` is asked inside pack, where `call` is the torch function that is running (None outside of any).
 Functions are looked up as objects, found once under all their names (F.relu, torch.relu, Tensor.relu_). What is not in
-the table is UNKNOWN, and UNKNOWN is kept bit for bit.
-
-Note [Which argument is it]. Pack gets a tensor, not the name of a slot. It belongs to an argument when it is that
-object, shares its storage, or is a view or cast of it, which the nodes of autograd's graph tell. A function saves its
-weight only if its input needs gradients, and its input only if its weight does: where one of them has no history, that
-decides.
-
-Note [A result carries its own node]. A tensor that a function saves as its own result already has the function's node
-as grad_fn; that is how the parts of composite functions (cross_entropy, attention) are told apart.
+the table is UNKNOWN, and UNKNOWN is kept bit for bit. How a tensor is told to be one argument or another: origins.py.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -23,36 +16,28 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
+from slimgrad.origins import is_from, is_parameter, is_result, is_view_of_parameter, leaf_role, rebuilt_role
 from slimgrad.roles import BOOLEAN, EXACT, PARAMETER, UNKNOWN, Comparison, Need, Role, Window, flag_role
 
 INF = float("inf")
-# Factors on the bound where an error is amplified (bench/roles.py): exp(qk - lse) in attention grows exponentially,
-# curved activations weigh an error by their second derivative.
-ATTENTION_SCALE, CURVED_SCALE, LOG_SOFTMAX_ABSOLUTE = 1 / 64, 1 / 4, 0.2
+# Factors on the bound where an error is amplified: exp(qk - lse) in attention grows exponentially with the logits,
+# curved activations weigh an error by their second derivative. Measured gradient errors are in tests/test_consumers.py.
+ATTENTION_SCALE, CURVED_SCALE, SCATTERED_SCALE, LOG_SOFTMAX_ABSOLUTE = 1 / 64, 1 / 4, 1 / 8, 0.2
 
 CONV = Role("conv input", Need.VALUES)
 LINEAR = Role("linear input", Need.VALUES)
 PRODUCT = Role("product operand", Need.TIGHT, scale=CURVED_SCALE)
 BATCH_NORM = Role("batch norm input", Need.VALUES, axis=1, is_centred=True)
-GROUP_NORM = Role("group norm input", Need.VALUES, axis=1, is_centred=True)
-LAYER_NORM = Role("layer norm input", Need.VALUES)
-RMS_NORM = Role("rms norm input", Need.VALUES)
 POOL_INPUT = Role("pool input", Need.SHAPE)
 LOSS_INPUT = Role("loss input", Need.SHAPE)
 POOL_INDEX = Role("pool indices", Need.INDEX)
 DROPOUT = Role("dropout mask", Need.MASK)
-SOFTMAX = Role("softmax result", Need.TIGHT, scale=CURVED_SCALE)
 LOG_SOFTMAX = Role("log-softmax result", Need.TIGHT, scale=LOG_SOFTMAX_ABSOLUTE, absolute=LOG_SOFTMAX_ABSOLUTE)
 QUERY_KEY = Role("attention query, key", Need.TIGHT, scale=ATTENTION_SCALE)
 VALUE = Role("attention value", Need.TIGHT, scale=CURVED_SCALE)
 ATTENTION = Role("attention result", Need.TIGHT, scale=CURVED_SCALE)
 ABS = Role("abs input", Need.VALUES, keeps_sign=True)
 PRELU = Role("prelu input", Need.TIGHT, scale=CURVED_SCALE, keeps_sign=True)
-
-VIEWS = ("Alias", "Expand", "Permute", "ReshapeAlias", "Select", "Slice", "T", "Transpose", "UnsafeView", "View")
-VIEW_NODES = frozenset({*(f"{view}Backward0" for view in VIEWS), "UnsqueezeBackward0", "SqueezeBackward1"})
-COPY_NODES = frozenset({"ToCopyBackward0", "CloneBackward0"})
-MAX_NODES = 6  # views and casts between an argument and what is saved of it
 
 
 class Call(NamedTuple):
@@ -77,7 +62,7 @@ Consumer = Callable[[torch.Tensor, Call], Role]
 
 def role_of(tensor: torch.Tensor, call: Call | None) -> Role:
     """Return what the running function needs of a tensor that it saves."""
-    if _is_view_of_parameter(tensor):
+    if is_view_of_parameter(tensor):
         return PARAMETER
     role = UNKNOWN
     if call is not None:
@@ -87,66 +72,9 @@ def role_of(tensor: torch.Tensor, call: Call | None) -> Role:
         return role
     if tensor.dtype == torch.bool:
         return BOOLEAN
-    return role if tensor.grad_fn is None else _copied_leaf(tensor) or role
-
-
-def _is_view_of_parameter(tensor: torch.Tensor) -> bool:
-    # issubclass of the type: isinstance(x, Parameter) runs Python code for every tensor
-    base = tensor._base
-    return issubclass(type(tensor if base is None else base), torch.nn.Parameter)
-
-
-def _copied_leaf(tensor: torch.Tensor) -> Role | None:
-    """Return PARAMETER for a view of a parameter, REBUILD for a view of a cast of any leaf, else None."""
-    node, copy = _origin(tensor)
-    leaf = getattr(node, "variable", None)
-    if copy is None:
-        return PARAMETER if issubclass(type(leaf), torch.nn.Parameter) else None
-    leaf = getattr(copy.next_functions[0][0], "variable", None)
-    return None if leaf is None else _rebuilt(tensor, leaf)
-
-
-def _rebuilt(tensor: torch.Tensor, leaf: torch.Tensor) -> Role:
-    """Return REBUILD for a tensor that is known to be a view of a copy of `leaf`."""
-    copy = tensor if tensor._base is None else tensor._base
-    if copy.shape != leaf.shape or copy.device != leaf.device or copy.untyped_storage().nbytes() != copy.nbytes:
-        return EXACT
-    return Role("autocast weight", Need.REBUILD, leaf=leaf)
-
-
-def _origin(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """Return the node that made the values, before views and copies, and the node of the last copy, if any."""
-    node, copy = tensor.grad_fn, None
-    for _ in range(MAX_NODES):
-        if node is None:
-            break
-        name = type(node).__name__
-        if name in COPY_NODES:
-            copy = copy or node
-        elif name not in VIEW_NODES:
-            break
-        node = node.next_functions[0][0]
-    return node, copy
-
-
-def _is_from(tensor: torch.Tensor, argument: Any) -> bool:
-    """Return whether the tensor is the argument, or a view or copy of it; see Note [Which argument is it]."""
-    if tensor is argument:
-        return True
-    if not isinstance(argument, torch.Tensor):
-        return False
-    if tensor.untyped_storage() is argument.untyped_storage():
-        return True
-    node, _ = _origin(tensor)
-    if node is None:
-        return False
-    if argument.grad_fn is None:
-        return getattr(node, "variable", None) is argument
-    return node is _origin(argument)[0]
-
-
-def _is_result(tensor: torch.Tensor, *nodes: str) -> bool:
-    return type(tensor.grad_fn).__name__ in nodes  # Note [A result carries its own node]
+    if tensor.grad_fn is None or call is None:
+        return role
+    return leaf_role(tensor, (*call.args, *(call.kwargs or {}).values())) or role
 
 
 def _weighted(role: Role) -> Consumer:
@@ -156,11 +84,11 @@ def _weighted(role: Role) -> Consumer:
         weight = call.argument(1, "weight")
         if not isinstance(weight, torch.Tensor):
             return UNKNOWN
-        if weight.requires_grad and not _is_from(tensor, weight):
+        if weight.requires_grad and not is_from(tensor, weight):
             return role
         if weight.grad_fn is not None:
             return EXACT  # a computed weight
-        return PARAMETER if tensor.untyped_storage() is weight.untyped_storage() else _rebuilt(tensor, weight)
+        return PARAMETER if tensor.untyped_storage() is weight.untyped_storage() else rebuilt_role(tensor, weight)
 
     return consumer
 
@@ -172,34 +100,73 @@ def _product(first: int) -> Consumer:
         operands = [operand for operand in call.args[first:] if isinstance(operand, torch.Tensor)]
         if len(operands) != 2:
             return UNKNOWN
-        parameters = [operand for operand in operands if _is_parameter(operand)]
+        parameters = [operand for operand in operands if is_parameter(operand)]
         if not parameters:
             return PRODUCT
-        is_weight = any(not operand.requires_grad or _is_from(tensor, operand) for operand in parameters)
-        return EXACT if is_weight else LINEAR  # Note [Which argument is it]
+        is_weight = any(not operand.requires_grad or is_from(tensor, operand) for operand in parameters)
+        return EXACT if is_weight else LINEAR  # see origins.py, Note [Which argument is it]
 
     return consumer
-
-
-def _is_parameter(tensor: torch.Tensor) -> bool:
-    leaf = None if _is_view_of_parameter(tensor) else getattr(_origin(tensor)[0], "variable", tensor)
-    return leaf is None or issubclass(type(leaf), torch.nn.Parameter)
 
 
 def _input_is(role: Role) -> Consumer:
     """Return the consumer for functions of which only the first argument has this role."""
 
     def consumer(tensor: torch.Tensor, call: Call) -> Role:
-        return role if _is_from(tensor, call.argument(0, "input")) else EXACT
+        return role if is_from(tensor, call.argument(0, "input")) else EXACT
 
     return consumer
+
+
+@functools.lru_cache(maxsize=1024)
+def _in_rows(name: str, row: int, is_centred: bool = False, scale: float = 1.0) -> Role:
+    """Return the role of a tensor that is normalised in rows of so many values, which lie together in memory.
+
+    Its gradient divides by what each row has of its own: an error that is small beside the whole tensor can be large
+    beside a row (layer norm of a new ViT at Relative(0.25): gradient error 1.18 by tensor, 0.02 by row). Where rows
+    are scattered in memory (row = 0) only a smaller bound helps.
+    """
+    need = Need.VALUES if scale == 1.0 else Need.TIGHT
+    if row:
+        return Role(name, need, row=row, is_centred=is_centred, scale=scale)
+    return Role(name, Need.TIGHT, scale=scale * SCATTERED_SCALE)
+
+
+def _row_length(tensor: torch.Tensor, length: int) -> int:
+    """Return the length of rows that fill the tensor's whole memory one after the other, or 0."""
+    is_whole = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+    return length if is_whole and length and tensor.numel() % length == 0 else 0
+
+
+def _layer_norm(tensor: torch.Tensor, call: Call) -> Role:
+    if not is_from(tensor, call.argument(0, "input")):
+        return EXACT
+    shape = call.argument(1, "normalized_shape", ())
+    return _in_rows("layer norm input", _row_length(tensor, math.prod(shape)), is_centred=True)
+
+
+def _group_norm(tensor: torch.Tensor, call: Call) -> Role:
+    if not is_from(tensor, call.argument(0, "input")):
+        return EXACT
+    n_rows = tensor.shape[0] * call.argument(1, "num_groups", 1)
+    return _in_rows("group norm input", _row_length(tensor, tensor.numel() // n_rows), is_centred=True)
 
 
 def _rms_norm(tensor: torch.Tensor, call: Call) -> Role:
     # Composite on a CPU: the input, 1/rms (one value per row), and the normalised input for the weight's gradient.
     source = call.argument(0, "input")
-    is_whole = isinstance(source, torch.Tensor) and tensor.shape == source.shape
-    return RMS_NORM if is_whole and (_is_from(tensor, source) or _is_result(tensor, "MulBackward0")) else EXACT
+    if not isinstance(source, torch.Tensor) or tensor.shape != source.shape:
+        return EXACT
+    if not is_from(tensor, source) and not is_result(tensor, "MulBackward0"):
+        return EXACT
+    shape = call.argument(1, "normalized_shape", ())
+    return _in_rows("rms norm input", _row_length(tensor, math.prod(shape)))
+
+
+def _softmax(tensor: torch.Tensor, call: Call) -> Role:
+    dim = call.argument(1, "dim")
+    is_last = dim in (-1, tensor.dim() - 1)
+    return _in_rows("softmax result", _row_length(tensor, tensor.shape[-1] if is_last else 0), scale=CURVED_SCALE)
 
 
 def _compares(name: str, test: Comparison, low: Any, high: Any, is_sparse: bool = False) -> Consumer:
@@ -247,12 +214,12 @@ def _adaptive_max_pool(tensor: torch.Tensor, call: Call) -> Role:
 
 
 def _dropout(tensor: torch.Tensor, call: Call) -> Role:
-    is_input = tensor.grad_fn is not None or _is_from(tensor, call.argument(0, "input"))
+    is_input = tensor.grad_fn is not None or is_from(tensor, call.argument(0, "input"))
     return EXACT if is_input else DROPOUT
 
 
 def _cross_entropy(tensor: torch.Tensor, call: Call) -> Role:
-    return LOG_SOFTMAX if _is_result(tensor, "LogSoftmaxBackward0") else EXACT
+    return LOG_SOFTMAX if is_result(tensor, "LogSoftmaxBackward0") else EXACT
 
 
 def _nll_loss(tensor: torch.Tensor, call: Call) -> Role:
@@ -261,15 +228,15 @@ def _nll_loss(tensor: torch.Tensor, call: Call) -> Role:
 
 def _attention(tensor: torch.Tensor, call: Call) -> Role:
     query, key, value = (call.argument(*at) for at in ((0, "query"), (1, "key"), (2, "value")))
-    if _is_from(tensor, query) or _is_from(tensor, key):
+    if is_from(tensor, query) or is_from(tensor, key):
         return QUERY_KEY
-    if _is_from(tensor, value):
+    if is_from(tensor, value):
         return VALUE
     node = type(tensor.grad_fn).__name__
     if node.startswith("ScaledDotProduct"):
         return ATTENTION
     if "SoftmaxBackward" in node:
-        return SOFTMAX  # composed of plain functions, as with dropout
+        return _softmax(tensor, Call(functional.softmax, (tensor, -1), None))  # composed of plain functions
     if tensor.grad_fn is None and call.argument(4, "dropout_p", 0.0):
         return DROPOUT if tensor.shape[-1] == key.shape[-2] else EXACT
     return EXACT
@@ -296,8 +263,8 @@ def _table() -> Iterator[tuple[str, Consumer | Role]]:
     yield from ((name, _product(1)) for name in ("addmm", "baddbmm", "addbmm", "einsum"))
     yield "batch_norm", _input_is(BATCH_NORM)
     yield "instance_norm", _input_is(BATCH_NORM)
-    yield "group_norm", _input_is(GROUP_NORM)
-    yield "layer_norm", _input_is(LAYER_NORM)
+    yield "group_norm", _group_norm
+    yield "layer_norm", _layer_norm
     yield "rms_norm", _rms_norm
     yield "relu", _compares("relu result", Comparison.OUTSIDE, 0.0, INF, is_sparse=True)
     yield "leaky_relu", _leaky_relu
@@ -317,9 +284,10 @@ def _table() -> Iterator[tuple[str, Consumer | Role]]:
         yield name, _input_is(_curved(f"{name} input"))
     yield "sigmoid", _curved("sigmoid result")
     yield "tanh", _curved("tanh result")
-    yield "softmax", SOFTMAX
+    yield "softmax", _softmax
     yield "log_softmax", LOG_SOFTMAX
     yield "dropout", _dropout
+    yield "embedding", EXACT
     yield "cross_entropy", _cross_entropy
     yield "nll_loss", _nll_loss
     yield "scaled_dot_product_attention", _attention
@@ -361,8 +329,8 @@ _SIMPLE: dict[tuple[type, ...], tuple[Callable[..., Any], tuple[str, ...]]] = {
     (_nn.Linear,): (functional.linear, ("weight",)),
     (_nn.BatchNorm1d, _nn.BatchNorm2d, _nn.BatchNorm3d): (functional.batch_norm, ()),
     (_nn.InstanceNorm1d, _nn.InstanceNorm2d, _nn.InstanceNorm3d): (functional.instance_norm, ()),
-    (_nn.LayerNorm,): (functional.layer_norm, ()),
-    (_nn.GroupNorm,): (functional.group_norm, ()),
+    (_nn.LayerNorm,): (functional.layer_norm, ("normalized_shape",)),
+    (_nn.GroupNorm,): (functional.group_norm, ("num_groups",)),
     (_nn.ReLU,): (functional.relu, ()),
     (_nn.ReLU6, _nn.Hardtanh): (functional.hardtanh, ("min_val", "max_val")),
     (_nn.LeakyReLU,): (functional.leaky_relu, ("negative_slope",)),
@@ -371,7 +339,7 @@ _SIMPLE: dict[tuple[type, ...], tuple[Callable[..., Any], tuple[str, ...]]] = {
     (_nn.Hardswish,): (functional.hardswish, ()),
     (_nn.Sigmoid,): (torch.sigmoid, ()),
     (_nn.Tanh,): (torch.tanh, ()),
-    (_nn.Softmax,): (functional.softmax, ()),
+    (_nn.Softmax,): (functional.softmax, ("dim",)),
     (_nn.Dropout,): (functional.dropout, ()),
     (_nn.MaxPool2d,): (functional.max_pool2d, ("kernel_size", "stride", "padding", "dilation")),
     (_nn.AvgPool2d,): (functional.avg_pool2d, ()),

@@ -36,7 +36,8 @@ class Plan(NamedTuple):
 
     codec: Codec | None
     bound: Bound | None = None
-    axis: int | None = None
+    axis: int | None = None  # of channels with steps of their own
+    row: int = 0  # ... or the length of rows with steps of their own
     keeps_sign: bool = False  # zeros and signs come back exactly
     reason: str = ""
 
@@ -102,7 +103,7 @@ def _values_plan(wish: str | Codec | None, role: Role, dtype: torch.dtype, bound
     keeps_sign = isinstance(codec, Nested) and not codec.centred
     if role.keeps_sign and not keeps_sign:
         return NO_CODE_PLAN
-    return Plan(codec, bound, role.axis if role.is_centred else None, keeps_sign)
+    return Plan(codec, bound, role.axis, role.row, keeps_sign)
 
 
 def stricter(first: RoleBound, second: RoleBound) -> RoleBound:

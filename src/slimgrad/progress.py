@@ -12,6 +12,7 @@ from typing import Any
 
 from slimgrad.roles import Need, Role, role_from_dict, role_to_dict
 from slimgrad.shelf import Shelf
+from slimgrad.tuning import Tuning
 
 HINTED = (Need.VALUES, Need.TIGHT, Need.EXACT)
 FOREIGN = "other saved-tensor hooks around an attached module get only what slimgrad leaves as it is: {}"
@@ -22,8 +23,8 @@ Site = tuple[str, int]  # path of a module and number of the save in its forward
 class Progress:
     """Steps, hints, and whose hooks were met."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
+    def __init__(self, shelf: Shelf, tuning: Tuning) -> None:
+        self._shelf, self._tuning = shelf, tuning
         self.n_steps = 0
         self.was_read = False  # by a backward outside of any forward
         self.hints: dict[Site, Role] = {}
@@ -35,6 +36,7 @@ class Progress:
             self.was_read = False
             self.n_steps += 1
             self._shelf.end_step()
+            self._tuning.end_step(self.n_steps)
 
     def learn(self, site: Site, role: Role) -> None:
         """Remember that a tensor saved there was needed for more than its first saver said."""
@@ -47,12 +49,13 @@ class Progress:
 
     def remarks(self) -> list[str]:
         """Return what a report should say beyond its numbers."""
-        return [FOREIGN.format(name) for name in sorted(self.foreign_hooks)]
+        return [FOREIGN.format(name) for name in sorted(self.foreign_hooks)] + self._tuning.remarks()
 
     def state_dict(self) -> dict[str, Any]:
         hints = [(*site, role_to_dict(role)) for site, role in self.hints.items()]
-        return {"n_steps": self.n_steps, "hints": hints}
+        return {"n_steps": self.n_steps, "hints": hints, **self._tuning.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._tuning.load_state_dict(state, state["n_steps"] + 1)
         self.n_steps = state["n_steps"]
         self.hints = {(path, number): role_from_dict(role) for path, number, role in state["hints"]}

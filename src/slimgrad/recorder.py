@@ -58,6 +58,7 @@ class Recorder(TorchFunctionMode):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self.session, self.shelf, self.progress = session, session.shelf, session.progress
+        self.tuning = session.tuning
         self.hooks = (self.pack, self.unpack)
         self.is_on = False
         self.n_paused = 0
@@ -134,7 +135,7 @@ class Recorder(TorchFunctionMode):
 
     def _provide(self, stored: Stored, tensor: torch.Tensor, role: Role, call: Call | None) -> None:
         """Make sure that what the role needs is stored."""
-        bound = stored.coded_bound(self.session.attached.bound_of(self.path))
+        bound = stored.coded_bound(self.tuning.bound_at(self.path, stored.site))
         missing = stored.missing(role, bound)
         if missing is None:
             if stored.guard is None:
@@ -146,6 +147,8 @@ class Recorder(TorchFunctionMode):
         self.shelf.put(stored, tensor, missing, plan, "" if call is None else call.name)
         if missing.need is not Need.SIGN:
             stored.role, stored.bound = missing, bound
+        if self.tuning.meter.is_on:
+            self.tuning.meter.note(stored, tensor, bound)
 
     def _kept_elsewhere(self, tensor: torch.Tensor, storage: torch.UntypedStorage, role: Role) -> Packed | None:
         """Return what to keep of a tensor that stays alive anyway: parameters, buffers, the caller's inputs."""

@@ -88,6 +88,7 @@ class Role:
     name: str
     need: Need
     axis: int | None = None
+    row: int = 0  # where not 0: this many values in a row are normalised together, and the bound is relative to them
     is_centred: bool = False  # the distance from the channel's mean matters, not zero and sign
     is_sparse: bool = False  # many exact zeros, by construction
     keeps_sign: bool = False  # zeros and signs have to come back exactly
@@ -102,7 +103,7 @@ class Role:
         return self.need is Need.EXACT
 
 
-PLAIN_FIELDS = ("axis", "is_centred", "is_sparse", "keeps_sign", "scale", "absolute")
+PLAIN_FIELDS = ("axis", "row", "is_centred", "is_sparse", "keeps_sign", "scale", "absolute")
 UNKNOWN = Role("unknown", Need.EXACT)
 EXACT = Role("exact", Need.EXACT)  # recognised, and needed bit for bit
 PARAMETER = Role("parameter", Need.PARAMETER)
@@ -129,12 +130,13 @@ def _merge(first: Role, second: Role) -> Role:
         return EXACT  # which of the two bounds is smaller depends on the values
     stronger, weaker = (second, first) if second.scale < first.scale else (first, second)
     keeps_sign = first.keeps_sign or second.keeps_sign
-    is_centred = (first.is_centred or second.is_centred) and not keeps_sign
+    normed = next((role for role in (first, second) if role.row or role.is_centred), first)
     result = Role(
         stronger.name,
         Need.TIGHT if Need.TIGHT in (first.need, second.need) else Need.VALUES,
-        axis=next((role.axis for role in (first, second) if role.is_centred), None) if is_centred else None,
-        is_centred=is_centred,
+        axis=None if keeps_sign else normed.axis,
+        row=0 if keeps_sign else normed.row,
+        is_centred=normed.is_centred and not keeps_sign,
         is_sparse=first.is_sparse or second.is_sparse,
         keeps_sign=keeps_sign,
         scale=min(first.scale, second.scale),
@@ -146,7 +148,7 @@ def _merge(first: Role, second: Role) -> Role:
 @functools.lru_cache(maxsize=1024)
 def with_flags(role: Role, is_sparse: bool) -> Role:
     """Return the role for values of which SIGN is read too: not centred, so that one code can serve both."""
-    return replace(role, is_centred=False, axis=None, is_sparse=is_sparse or role.is_sparse)
+    return replace(role, is_centred=False, axis=None, row=0, is_sparse=is_sparse or role.is_sparse)
 
 
 def _says_the_same(role: Role, other: Role) -> bool:

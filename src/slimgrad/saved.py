@@ -66,6 +66,7 @@ class Stored:
     held: torch.UntypedStorage | None = None  # what was decoded last, while another reader may follow at once
     n_saves = 0
     n_reads = 0
+    probe: Any = None  # what a measurement notes of it; see measure.py
 
     def __init__(self, tensor: torch.Tensor, storage: torch.UntypedStorage, site: tuple[str, int]) -> None:
         self.dtype = tensor.dtype

@@ -28,6 +28,7 @@ from slimgrad.report import Report
 from slimgrad.report.memory import PeakMeter
 from slimgrad.saved import Rebuilt
 from slimgrad.shelf import Shelf
+from slimgrad.tuning import Tuning
 
 DEFAULT_BOUND, DEFAULT_POLICY = Relative(0.25), Compress()
 
@@ -47,7 +48,7 @@ def attach(
     Pass the criterion among `others`, because the loss saves tensors too. `rules` maps patterns of module paths to
     other bounds; the first that matches holds. Tensors below `min_bytes` stay as they are.
     """
-    return Session((model, *others), bound, policy, rules or {}, min_bytes)
+    return Session((model, *others), bound, policy, rules or {}, min_bytes, optimizer)
 
 
 class Session:
@@ -60,6 +61,7 @@ class Session:
         policy: Policy,
         rules: Mapping[str, RoleBound],
         min_bytes: int,
+        optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         check_policy(policy)
         if not isinstance(min_bytes, int) or min_bytes < 0:
@@ -68,7 +70,8 @@ class Session:
         self._paths = self.attached.paths
         self.policy, self.min_bytes = policy, min_bytes
         self.shelf = Shelf(Ledger())
-        self.progress = Progress(self.shelf)
+        self.tuning = Tuning(self.attached, optimizer)
+        self.progress = Progress(self.shelf, self.tuning)
         self.rebuilt: weakref.WeakSet[Rebuilt] = weakref.WeakSet()
         self._meter = PeakMeter()
         self._threads = threading.local()
@@ -92,9 +95,13 @@ class Session:
     def _after(self, module: nn.Module, args: Any, result: Any) -> None:
         if not torch.compiler.is_compiling() and id(module) in self._paths:
             self._recorder.leave(module)
+            if self.tuning.meter.is_on and not self._recorder.is_on:
+                self.tuning.meter.watch(result)
 
-    def _before_step(self, *_: Any) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """The optimizer is about to change the parameters: copies of them that backward still needs are made now."""
+        if self.tuning.meter.is_on:
+            self.tuning.meter.before_step(optimizer)
         for rebuilt in list(self.rebuilt):
             rebuilt.keep_copy()
 
@@ -109,6 +116,7 @@ class Session:
     def detach(self) -> None:
         """Remove all hooks and give pooled memory back; graphs that exist can still be run backward."""
         self._recorder.remove()
+        self.tuning.meter.end()
         with self._lock:
             self._is_attached = False
         self._remove_handles()

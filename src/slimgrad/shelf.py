@@ -125,7 +125,9 @@ class Shelf:
                 bits = role.flag.bits(flat)
                 payload = MASK.encode_bits(bits, role.flag.if_set, role.flag.if_not, flat.dtype, self.arena.room)
             else:
-                channels = None if plan.axis is None else channels_of(tensor, flat.numel(), plan.axis)
+                channels = channels_of(tensor, flat.numel(), plan)
+                if plan.row and channels is None:
+                    return None  # not the tensor that the plan was made for
                 payload = plan.codec.encode(flat, plan.bound, channels, self.arena.room)
             if payload is None or payload.numel() >= stored.nbytes:
                 return None
@@ -170,11 +172,15 @@ class Shelf:
             self.ledger.record_pack(stored.path, stored.name, SHAPE_CODEC, -stored.nbytes, 0, 0.0, -1)
 
 
-def channels_of(tensor: torch.Tensor, numel: int, axis: int) -> Channels | None:
-    """Return where the channel axis lies in the storage, or None where there is no such axis, or more than it."""
-    if tensor.dim() <= axis or tensor.numel() != numel:
+def channels_of(tensor: torch.Tensor, numel: int, plan: Plan) -> Channels | None:
+    """Return where the plan's channels or rows lie in the storage; None where the tensor has none, or is a part."""
+    if tensor.numel() != numel:
         return None
-    return Channels(tensor.shape[axis], max(1, tensor.stride(axis)))
+    if plan.row:
+        return Channels(numel // plan.row, plan.row) if tensor.is_contiguous() and numel % plan.row == 0 else None
+    if plan.axis is None or tensor.dim() <= plan.axis:
+        return None
+    return Channels(tensor.shape[plan.axis], max(1, tensor.stride(plan.axis)))
 
 
 class without_autocast:

@@ -1,0 +1,97 @@
+"""Where a saved tensor comes from, as autograd's graph tells: from which argument of a function, from which parameter.
+
+Note [Which argument is it]. Pack gets a tensor, not the name of a slot. It belongs to an argument when it is that
+object, shares its storage, or is a view or cast of it, which the nodes of autograd's graph tell. A function saves its
+weight only if its input needs gradients, and its input only if its weight does: where one of them has no history, that
+decides.
+
+Note [A result carries its own node]. A tensor that a function saves as its own result already has the function's node
+as grad_fn; that is how the parts of composite functions (cross_entropy, attention) are told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from slimgrad.roles import EXACT, PARAMETER, Need, Role
+
+VIEWS = ("Alias", "Expand", "Permute", "ReshapeAlias", "Select", "Slice", "T", "Transpose", "UnsafeView", "View")
+VIEW_NODES = frozenset({*(f"{view}Backward0" for view in VIEWS), "UnsqueezeBackward0", "SqueezeBackward1"})
+COPY_NODES = frozenset({"ToCopyBackward0", "CloneBackward0"})
+MAX_NODES = 6  # views and casts between an argument and what is saved of it
+
+
+def is_view_of_parameter(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor is a parameter or was cut out of one."""
+    # issubclass of the type: isinstance(x, Parameter) runs Python code for every tensor
+    base = tensor._base
+    return issubclass(type(tensor if base is None else base), torch.nn.Parameter)
+
+
+def is_parameter(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor has a parameter's values, possibly copied."""
+    leaf = None if is_view_of_parameter(tensor) else getattr(_origin(tensor)[0], "variable", tensor)
+    return leaf is None or issubclass(type(leaf), torch.nn.Parameter)
+
+
+def leaf_role(tensor: torch.Tensor, arguments: Iterable[Any]) -> Role | None:
+    """Return PARAMETER for a view of a parameter, REBUILD for a cast of a leaf that the function itself made, or None.
+
+    A cast among the arguments is the user's, who may have changed its values behind autograd's back.
+    """
+    node, copy = _origin(tensor)
+    if copy is None:
+        return PARAMETER if issubclass(type(getattr(node, "variable", None)), torch.nn.Parameter) else None
+    leaf = getattr(copy.next_functions[0][0], "variable", None)
+    if leaf is None or type(copy).__name__ != "ToCopyBackward0":
+        return None
+    storage = tensor.untyped_storage()
+    is_argument = any(isinstance(a, torch.Tensor) and a.untyped_storage() is storage for a in arguments)
+    return None if is_argument else rebuilt_role(tensor, leaf)
+
+
+def rebuilt_role(tensor: torch.Tensor, leaf: torch.Tensor) -> Role:
+    """Return REBUILD for a tensor that is known to be a view of a copy of `leaf`."""
+    copy = tensor if tensor._base is None else tensor._base
+    if copy.shape != leaf.shape or copy.device != leaf.device or copy.untyped_storage().nbytes() != copy.nbytes:
+        return EXACT
+    return Role("autocast weight", Need.REBUILD, leaf=leaf)
+
+
+def is_from(tensor: torch.Tensor, argument: Any) -> bool:
+    """Return whether the tensor is the argument, or a view or copy of it; see Note [Which argument is it]."""
+    if tensor is argument:
+        return True
+    if not isinstance(argument, torch.Tensor):
+        return False
+    if tensor.untyped_storage() is argument.untyped_storage():
+        return True
+    node, _ = _origin(tensor)
+    if node is None:
+        return False
+    if argument.grad_fn is None:
+        return getattr(node, "variable", None) is argument
+    return node is _origin(argument)[0]
+
+
+def is_result(tensor: torch.Tensor, *nodes: str) -> bool:
+    """Return whether one of these nodes made the tensor; see Note [A result carries its own node]."""
+    return type(tensor.grad_fn).__name__ in nodes
+
+
+def _origin(tensor: torch.Tensor) -> tuple[Any, Any]:
+    """Return the node that made the values, before views and copies, and the node of the last copy, if any."""
+    node, copy = tensor.grad_fn, None
+    for _ in range(MAX_NODES):
+        if node is None:
+            break
+        name = type(node).__name__
+        if name in COPY_NODES:
+            copy = copy or node
+        elif name not in VIEW_NODES:
+            break
+        node = node.next_functions[0][0]
+    return node, copy
