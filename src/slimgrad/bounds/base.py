@@ -103,6 +103,7 @@ class SiteReading:
     eps: float  # the largest error that its code allows
     rms: float  # of the non-zero values; 0.0 where nothing of this site was wanted
     density: float  # share of values that are not zero; 1.0 where nothing of this site was wanted
+    unit: float = 1.0  # eps / rms is `rel` times this: the factor of the role
     is_centred: bool = False  # coded around the channels' means
     readers: tuple[Reader, ...] = ()
 

@@ -1,0 +1,345 @@
+"""The statistics that adaptive bounds ask for, taken in the one backward that runs anyway.
+
+    meter.begin(step, request)          from here on, until end()
+    meter.note(stored, tensor, bound)   in pack, when a storage was coded
+    meter.watch(result)                 when a recorded forward has ended: hooks on the nodes that will read
+    meter.end() -> Reading              when the step is over
+
+Everything else is done by hooks on nodes of autograd's graph (`register_prehook`, `register_hook`): gradients of
+outputs without full backward hooks, and what a function is without having seen its call (readers.py). Random state,
+batch-norm statistics and gradients stay as they are.
+
+Note [Exact error]. For a few sites at a time the original is kept beside its code. Where the reader is linear in the
+tensor (convolution, matrix product), its error is the same function of `restored - original`: one weight gradient. For
+every other reader the node is called once by hand with the original in place, and what autograd then computes from the
+restored tensor is compared with that. Either way the error is followed to the parameters (streams.py).
+
+Note [One stream for all that travel]. Following an error costs up to another backward pass, so all errors of a step
+that go on to earlier layers go together, and the reading says what they do together. Errors that end in the layer's
+own weight cost nothing more and are told apart.
+
+Note [What a measurement keeps alive]. The original belongs to the Stored, and so to the graph; hooks hold no tensors
+and no nodes, only this meter. Where no site is named, originals are kept up to QUOTA of the bytes seen so far.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from slimgrad.bounds.base import NOTHING, ErrorReading, Reader, Reading, Request, RoleBound, Site, SiteReading, site_key
+from slimgrad.readers import Grads, leaf_of, read
+from slimgrad.saved import Saved, Stored
+from slimgrad.streams import ACCUMULATE, Streams, call, can_be_called, current_node, energy, saved_of
+
+QUOTA = 1 / 16  # of the original bytes; one tensor may always be kept
+TRAVEL = "travel"  # the stream of all errors that are passed on
+SEEN, EXACT = "slimgrad.seen", "slimgrad.exact"  # in the metadata of a node
+NEGLIGIBLE = 1e-6  # share of the gradient energy below which a layer's own relative error means nothing
+MOMENTA = ("momentum_buffer", "exp_avg")  # in an optimizer's state
+
+
+@dataclass(slots=True)
+class Probe:
+    """What is noted of one storage."""
+
+    reading: SiteReading
+    original: torch.Tensor | None = None  # a detached view of the storage
+    wants_readers: bool = False
+
+
+class Meter:
+    """Takes the statistics of one session, in one thread at a time."""
+
+    def __init__(self, parameters: Callable[[], Mapping[str, torch.Tensor]]) -> None:
+        self._parameters = parameters  # of the attached modules, by path; asked for when a measurement begins
+        self.is_on = False
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.scale = 1.0  # Reading.scale, as it was last known
+        self._clear()
+
+    def _clear(self) -> None:
+        self._step, self._request = 0, NOTHING
+        self._thread: int | None = None
+        self._names: dict[int, str] = {}
+        self._streams = Streams({})
+        self._probes: dict[Site, dict[int, SiteReading]] = {}  # of each storage, by its id: codes may be replaced
+        self._readers: dict[Site, list[tuple[Reader, torch.Tensor | None]]] = {}
+        self._travelling: set[Site] = set()
+        self._local: set[Site] = set()
+        self._energies: dict[str, torch.Tensor] = {}
+        self._bytes_seen = self._bytes_kept = 0
+        self._sample: tuple[torch.Tensor, torch.Tensor] | None = None  # a parameter, and the energy of its .grad
+        self._handles: list[Any] = []
+
+    def begin(self, step: int, request: Request) -> None:
+        """Begin to measure what is requested; nothing if that is nothing."""
+        self._remove_hooks()
+        self._clear()
+        self._step, self._request, self.is_on = step, request, not request.is_empty
+        if self.is_on:
+            self._names = {id(parameter): name for name, parameter in self._parameters().items()}
+            self._streams = Streams(self._names)
+
+    def end(self) -> Reading | None:
+        """Return what was measured, and stop; None where no gradient has reached a parameter, or not a finite one."""
+        if not self.is_on:
+            return None
+        reading = self._reading()
+        self._remove_hooks()
+        self._clear()
+        self.is_on = False
+        return reading
+
+    def note(self, stored: Stored, tensor: torch.Tensor, bound: RoleBound) -> None:
+        """Note a storage that was just coded, and keep the original if its error is to be measured."""
+        part = stored.values
+        if part is None or part.codec.is_lossless or not self._is_our_thread():
+            return
+        request, site = self._request, stored.site
+        wants_readers = request.gradients is None or site in request.gradients
+        keeps = self._may_keep(stored)
+        rms, density = _rms_and_density(tensor) if wants_readers or keeps else (0.0, 1.0)
+        reading = SiteReading(
+            site=site,
+            role=stored.name,
+            order=len(self._probes),
+            numel=stored.nbytes // stored.dtype.itemsize,
+            nbytes=stored.nbytes_held,
+            rel=getattr(bound, "rel", 0.0),
+            eps=part.codec.eps_of(part.slot.payload),
+            rms=rms,
+            density=density,
+            unit=1.0 if stored.role is None else stored.role.scale,
+            is_centred=bool(getattr(part.codec, "centred", False)),
+        )
+        if stored.probe is None:
+            self._bytes_seen += stored.nbytes
+            self._bytes_kept += stored.nbytes if keeps else 0
+        stored.probe = Probe(reading, tensor.detach() if keeps else None, wants_readers)
+        self._probes.setdefault(site, {})[id(stored)] = reading
+
+    def watch(self, result: Any) -> None:
+        """Put hooks on the nodes behind a result that read a noted storage, and on the parameters' own."""
+        if not self._is_our_thread():
+            return
+        for node in self._new_nodes(result):
+            if type(node).__name__ == ACCUMULATE:
+                if id(node.variable) in self._names:
+                    self._handles += [node.register_prehook(self._arrive), node.register_hook(self._accumulated)]
+                continue
+            probes = [saved.stored.probe for _, saved in read_by(node)]
+            if any(probe.original is not None for probe in probes):
+                node.register_prehook(self._before)
+            if any(probe.original is not None or probe.wants_readers for probe in probes):
+                node.register_hook(self._after)
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note what the optimizer is given: gradients may have been unscaled and clipped since backward."""
+        if self._sample is None:
+            return
+        parameter, before = self._sample
+        if parameter.grad is None or not any(parameter is p for g in optimizer.param_groups for p in g["params"]):
+            return
+        before2, after2 = float(before), float(energy(parameter.grad))
+        if 0.0 < before2 < math.inf and 0.0 < after2 < math.inf:
+            self.scale = math.sqrt(before2 / after2)
+        self._sample = None
+
+    def _may_keep(self, stored: Stored) -> bool:
+        if self._request.errors is not None:
+            return stored.site in self._request.errors
+        if stored.probe is not None:
+            return stored.probe.original is not None
+        return self._bytes_kept == 0 or self._bytes_kept + stored.nbytes <= QUOTA * self._bytes_seen
+
+    def _is_our_thread(self) -> bool:
+        """Return whether this thread is the one whose forward is measured: the first that comes."""
+        if self._thread is None:
+            self._thread = threading.get_ident()
+        return self._thread == threading.get_ident()
+
+    def _new_nodes(self, result: Any) -> Iterator[Any]:
+        seen = f"{SEEN} {id(self)} {self._step}"
+        stack = [tensor.grad_fn for tensor in _tensors(result)]
+        while stack:
+            node = stack.pop()
+            if node is None or seen in node.metadata:
+                continue
+            node.metadata[seen] = True
+            stack += [following for following, _ in node.next_functions]
+            yield node
+
+    def _before(self, grads: Grads) -> None:
+        """Run before a node that reads a storage of which the original is kept; see Note [Exact error]."""
+        node = current_node()
+        if not self.is_on or torch.is_grad_enabled() or not can_be_called(node):
+            return
+        for slot, saved in read_by(node):
+            original = saved.stored.probe.original
+            if original is None:
+                continue
+            site = saved.stored.probe.reading.site
+            rule = LINEAR_RULES.get((type(node).__name__, slot))
+            if rule is not None:
+                edge, error = rule(node, grads, _difference(node, slot, saved, original))
+                is_local = leaf_of(node, edge) is not None
+                (self._local if is_local else self._travelling).add(site)
+                self._streams.add(*node.next_functions[edge], site_key(site) if is_local else TRAVEL, error)
+            else:
+                self._travelling.add(site)
+                saved.stored.kept = original
+                try:
+                    node.metadata.setdefault(EXACT, []).append(call(node, grads))
+                finally:
+                    saved.stored.kept = None
+
+    def _after(self, inputs: Grads, outputs: Grads) -> None:
+        """Run after such a node: compare with what autograd has computed, and take statistics."""
+        node = current_node()
+        if not self.is_on:
+            return
+        for exact in node.metadata.pop(EXACT, ()):
+            errors = [None if a is None or b is None else a - b for a, b in zip(exact, inputs, strict=True)]
+            self._streams.leave(node, TRAVEL, errors)
+        for _, saved in read_by(node):
+            if saved.stored.probe.wants_readers:
+                found = read(node, saved.size, inputs, outputs, self._names)
+                if found is not None:
+                    self._readers.setdefault(saved.stored.site, []).append(found)
+
+    def _arrive(self, grads: Grads) -> None:
+        """Run before a parameter gets its gradient."""
+        name = self._names.get(id(current_node().variable))
+        if self.is_on and name is not None and grads[0] is not None:
+            before = self._energies.get(name)
+            self._energies[name] = energy(grads[0]) if before is None else before + energy(grads[0])
+            self._streams.settle(name)
+
+    def _accumulated(self, *_: Any) -> None:
+        parameter = current_node().variable
+        if self.is_on and self._sample is None and parameter.grad is not None:
+            self._sample = parameter, energy(parameter.grad)
+
+    def _reading(self) -> Reading | None:
+        energies = {name: float(value) for name, value in self._energies.items()}
+        total = sum(energies.values())
+        if not 0.0 < total < math.inf:
+            return None
+        found = self._streams.energies()
+        groups = [((site,), found.get(site_key(site), {})) for site in sorted(self._local - self._travelling)]
+        if self._travelling:
+            mixed = sorted(self._travelling & self._local)  # a tensor with readers of both kinds
+            noise = _merged([found.get(TRAVEL, {}), *(found.get(site_key(site), {}) for site in mixed)])
+            groups.append((tuple(sorted(self._travelling)), noise))
+        errors = [_error(sites, noise, energies) for sites, noise in groups]
+        sites = [replace(_sum(noted.values()), readers=self._readers_of(site)) for site, noted in self._probes.items()]
+        return Reading(self._step, total, tuple(sites), self.scale, tuple(e for e in errors if math.isfinite(e.noise2)))
+
+    def _readers_of(self, site: Site) -> tuple[Reader, ...]:
+        return tuple(
+            replace(reader, momentum=_momentum(self.optimizer, leaf)) for reader, leaf in self._readers.get(site, ())
+        )
+
+    def _remove_hooks(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+
+def read_by(node: Any) -> list[tuple[str, Saved]]:
+    """Return the noted storages whose values a node reads, each once, with the name of the slot."""
+    found: dict[int, tuple[str, Saved]] = {}
+    for slot, raw in saved_of(node):
+        packed = raw.data if raw.unpack_hook is not None else None
+        if isinstance(packed, Saved) and packed.stored.probe is not None and not packed.wants_flags:
+            found.setdefault(id(packed.stored), (slot, packed))
+    return list(found.values())
+
+
+def _difference(node: Any, slot: str, saved: Saved, original: torch.Tensor) -> torch.Tensor:
+    return getattr(node, f"_saved_{slot}").detach() - saved.view_of(original)
+
+
+def _conv(node: Any, grads: Grads, difference: torch.Tensor) -> tuple[int, torch.Tensor]:
+    following, slot = node.next_functions[1]
+    is_leaf = type(following).__name__ == ACCUMULATE and following.variable.dtype == difference.dtype
+    weight = following.variable.detach() if is_leaf else difference.new_empty(following._input_metadata[slot].shape)
+    _, error, _ = torch.ops.aten.convolution_backward(
+        grads[0], difference, weight, None, node._saved_stride, node._saved_padding, node._saved_dilation,
+        node._saved_transposed, node._saved_output_padding, node._saved_groups, (False, True, False),
+    )  # fmt: skip
+    return 1, error
+
+
+def _first_factor(edge: int) -> Callable[[Any, Grads, torch.Tensor], tuple[int, torch.Tensor]]:
+    return lambda node, grads, difference: (edge, getattr(node, "_saved_alpha", 1) * (difference.mT @ grads[0]))
+
+
+def _second_factor(edge: int) -> Callable[[Any, Grads, torch.Tensor], tuple[int, torch.Tensor]]:
+    return lambda node, grads, difference: (edge, getattr(node, "_saved_alpha", 1) * (grads[0] @ difference.mT))
+
+
+# Readers that are linear in the tensor, by node and slot: the edge on which the error leaves, and the error.
+LINEAR_RULES: dict[tuple[str, str], Callable[[Any, Grads, torch.Tensor], tuple[int, torch.Tensor]]] = {
+    ("ConvolutionBackward0", "input"): _conv,
+    ("MmBackward0", "self"): _first_factor(1),
+    ("MmBackward0", "mat2"): _second_factor(0),
+    ("AddmmBackward0", "mat1"): _first_factor(2),
+    ("AddmmBackward0", "mat2"): _second_factor(1),
+}
+
+
+def _error(sites: tuple[Site, ...], noise: Mapping[str, float], energies: Mapping[str, float]) -> ErrorReading:
+    floor = NEGLIGIBLE * sum(energies.values())
+    by_layer, noise_by_layer = _by_layer(energies), _by_layer(noise)
+    shares = [value / by_layer[layer] for layer, value in noise_by_layer.items() if by_layer.get(layer, 0.0) > floor]
+    return ErrorReading(sites, sum(noise.values()), max(shares, default=0.0))
+
+
+def _by_layer(energies: Mapping[str, float]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for name, value in energies.items():
+        layer = name.rpartition(".")[0]
+        sums[layer] = sums.get(layer, 0.0) + value
+    return sums
+
+
+def _merged(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            sums[name] = sums.get(name, 0.0) + value
+    return sums
+
+
+def _sum(readings: Iterable[SiteReading]) -> SiteReading:
+    first, *others = readings
+    numel = first.numel + sum(other.numel for other in others)
+    return replace(first, numel=numel, nbytes=first.nbytes + sum(other.nbytes for other in others))
+
+
+def _rms_and_density(tensor: torch.Tensor) -> tuple[float, float]:
+    n_nonzero = int(tensor.count_nonzero())
+    rms = math.sqrt(float(energy(tensor)) / n_nonzero) if n_nonzero else 0.0
+    return rms, n_nonzero / max(1, tensor.numel())
+
+
+def _momentum(optimizer: torch.optim.Optimizer | None, leaf: torch.Tensor | None) -> float | None:
+    state = {} if optimizer is None or leaf is None else optimizer.state.get(leaf, {})
+    held = next((state[name] for name in MOMENTA if state.get(name) is not None), None)
+    return None if held is None else float(held.detach().float().abs().mean())
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)

@@ -1,0 +1,126 @@
+"""The bounds of a session from step to step: which holds where, what they ask for, what they have learnt.
+
+One bound holds for the whole model, others may hold where rules say so. Each adaptive one has a state of its own, and
+is shown only what was measured where it holds. All of it is in state_dict(), so a resumed run takes the same bounds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from slimgrad.attached import Attached
+from slimgrad.bounds.base import Adaptive, Fixed, Reading, Request, RoleBound, Site, State
+from slimgrad.errors import ConfigError
+from slimgrad.measure import Meter
+
+DIGEST_LENGTH = 16  # hexadecimal digits
+
+
+class Tuning:
+    """The adaptive bounds of one session, their states, and the meter that measures for them."""
+
+    def __init__(self, attached: Attached, optimizer: torch.optim.Optimizer | None = None) -> None:
+        self._attached = attached
+        self.meter = Meter(attached.parameters)
+        self.meter.optimizer = optimizer
+        bounds = dict.fromkeys((attached.bound, *attached.rules.values()))
+        self.states: dict[Adaptive, State] = {
+            bound: bound.start() for bound in bounds if not isinstance(bound, Fixed)
+        }  # those that stay as they are need none
+        for bound in self.states:
+            _check_optimizer(bound, optimizer, attached)
+        self.begin_step(1)
+
+    def bound_at(self, path: str, site: Site) -> RoleBound:
+        """Return the bound for a tensor saved in the module at this path, at this site."""
+        bound = self._attached.bound_of(path)
+        if not self.states or isinstance(bound, Fixed):
+            return bound
+        return bound.at(site, self.states[bound])
+
+    def begin_step(self, step: int) -> None:
+        """Ask the bounds what they want measured in this step."""
+        if self.states:
+            self.meter.begin(step, _union([bound.wants(step, state) for bound, state in self.states.items()]))
+
+    def end_step(self, step: int) -> None:
+        """Give the bounds what was measured, and begin the step that follows `step`."""
+        if not self.states:
+            return
+        reading = self.meter.end()
+        if reading is not None:
+            for bound, state in self.states.items():
+                self.states[bound] = bound.update(state, self._part_for(bound, reading))
+        self.begin_step(step + 1)
+
+    def noise(self) -> float | None:
+        """Return the share of the gradient's energy that all bounds together expect their errors to be."""
+        known = [share for bound, state in self.states.items() if (share := bound.noise(state)) is not None]
+        return sum(known) if known else None
+
+    def remarks(self) -> list[str]:
+        """Return what a report should say about the bounds."""
+        return [line for bound, state in self.states.items() for line in getattr(bound, "remarks", _none)(state)]
+
+    def _part_for(self, bound: Adaptive, reading: Reading) -> Reading:
+        if len(self.states) == 1 and not self._attached.rules:
+            return reading
+        sites = tuple(one for one in reading.sites if self._attached.bound_of(one.site[0]) == bound)
+        mine = {one.site for one in sites}
+        return replace(reading, sites=sites, errors=tuple(e for e in reading.errors if mine.issuperset(e.sites)))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": _digest(self._attached.parameters()),
+            "scale": self.meter.scale,
+            "bounds": {repr(bound): state for bound, state in self.states.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], step: int) -> None:
+        """Go on from a state; bounds that it knows nothing of begin anew."""
+        own, other = _digest(self._attached.parameters()), state["model"]
+        if other != own:
+            raise ConfigError(
+                f"expected the state of a session on this model (parameters {own}), got that of another ({other}); "
+                "attach to a model with the same parameter names and shapes, then call load_state_dict(state)"
+            )
+        self.meter.scale = state["scale"]
+        for bound in self.states:
+            self.states[bound] = state["bounds"].get(repr(bound), bound.start())
+        self.begin_step(step)
+
+
+def _union(requests: list[Request]) -> Request:
+    return Request(*(_union_of_sites([request[part] for request in requests]) for part in range(2)))
+
+
+def _union_of_sites(sets: list[frozenset[Site] | None]) -> frozenset[Site] | None:
+    known = [sites for sites in sets if sites is not None]
+    return frozenset().union(*known) if len(known) == len(sets) else None
+
+
+def _digest(parameters: Mapping[str, torch.Tensor]) -> str:
+    words = [f"{name}{list(parameter.shape)}" for name, parameter in sorted(parameters.items())]
+    return f"{len(words)}:{hashlib.sha256(' '.join(words).encode()).hexdigest()[:DIGEST_LENGTH]}"
+
+
+def _check_optimizer(bound: Adaptive, optimizer: torch.optim.Optimizer | None, attached: Attached) -> None:
+    if not getattr(bound, "needs_optimizer", False):
+        return
+    advice = f"write slimgrad.attach(model, bound={bound!r}, optimizer=optimizer)"
+    if optimizer is None:
+        raise ConfigError(f"{bound!r} expected the optimizer, whose momentum it reads, got none; {advice}")
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if not held & {id(parameter) for parameter in attached.parameters().values()}:
+        raise ConfigError(
+            f"expected an optimizer that holds parameters of the model, got one that holds none; {advice}"
+        )
+
+
+def _none(state: State) -> list[str]:
+    return []
