@@ -139,6 +139,15 @@ def test_a_gradient_that_overflowed_is_left_out(bound: AcGc, value: float) -> No
     assert bound.update(state, reading(overflow, step=2)) == state
 
 
+@every_mode
+def test_a_layer_without_a_gradient_is_not_exact_for_ever(bound: AcGc) -> None:
+    layer = convolution()
+    silent = layer._replace(reader=dataclasses.replace(layer.reader, weight_grad2=0.0))
+    state = after(bound, reading(layer))
+    assert bound.at(SITE, bound.update(state, reading(silent, step=2))).of(CONV) != Exact()
+    assert bound.at(SITE, after(bound, reading(silent))).of(CONV) != Exact()
+
+
 def test_a_loss_scale_cancels() -> None:
     for bound in MODES:
         plain, scaled = (after(bound, reading(convolution(size=size))) for size in (1.0, 1024.0))

@@ -216,11 +216,21 @@ def test_statistics_at_the_first_steps_then_every_window() -> None:
     assert due_steps(Comet(window=7), {}, 30) == [1, 2, 5, 12, 19, 26]
 
 
-def test_the_paper_takes_its_first_statistics_in_the_last_step_of_the_warm_up() -> None:
+def test_a_warm_up_ends_in_its_last_step() -> None:
     bound = Comet(window=100, warmup=30)
     assert due_steps(bound, {}, 300) == [30, 130, 230]
     state = bound.update(bound.start(), reading(convolution(), step=30))
     assert isinstance(bound.at(SITE, state).of(CONV), Absolute)
+
+
+def test_after_a_warm_up_in_which_nothing_was_coded_one_step_is() -> None:
+    bound = Comet(window=100, warmup=30)
+    state = bound.update(bound.start(), Reading(30, 1.0, ()))
+    assert bound.at(SITE, state).of(CONV) == Relative(0.25)
+    assert not bound.wants(31, state).is_empty
+    state = bound.update(state, reading(convolution(), step=31))
+    assert isinstance(bound.at(SITE, state).of(CONV), Absolute)
+    assert state["due"] == 131
 
 
 def test_the_window_is_halved_while_bounds_move_and_whole_again_when_they_settle() -> None:

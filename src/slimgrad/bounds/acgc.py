@@ -79,7 +79,9 @@ class AcGc:
                 sites[key] = {"records": [], "bound": {"eps": 0.0}}
                 continue
             records = [*(sites[key]["records"] if key in sites else ()), self._record(measured)][-LAST:]
-            sites[key] = {"records": records, "bound": self._bound(records)}
+            bound = self._bound(records)
+            if _fixed(bound) != Exact():  # a layer without a gradient says nothing, and exact tensors are not measured
+                sites[key] = {"records": records, "bound": bound}
         return {"sites": sites}
 
     def noise(self, state: State) -> float | None:

@@ -11,9 +11,12 @@ which needs no fit (docs/bounds_published.md):
 
 Statistics are taken every `window` steps and drive the steps up to the next; the window is halved while bounds move.
 
-Note [Momentum]. What the optimizer holds, as measured into Reader.momentum. Where it holds none, a running mean
-(beta = 0.9) of mean |gW| over the readings takes its place: no copy of the weights is kept for it. Momentum of SGD adds
-gradients up, so this is 2 to 10 times smaller, and the bounds with it.
+Note [Momentum]. What the optimizer holds (momentum.py). Where it holds none, a running mean (beta = 0.9) of mean |gW|
+over the readings takes its place: no copy of the weights is kept for it. Momentum of SGD adds gradients up, so this is
+2 to 10 times smaller, and the bounds with it.
+
+Note [After the warm-up]. Statistics exist only of tensors that are coded with an error, and in a warm-up there are
+none. Its last step therefore ends it and finds nothing, and one more step, coded as every run starts, is measured.
 """
 
 from __future__ import annotations
@@ -64,13 +67,13 @@ class Comet:
         return (self.layers,) if isinstance(self.layers, str) else self.layers
 
     def start(self) -> State:
-        return {"window": self.window, "due": max(1, self.warmup), "sites": {}}
+        return {"is_warm": self.warmup == 0, "window": self.window, "due": max(1, self.warmup), "sites": {}}
 
     def at(self, site: Site, state: State) -> Covered:
         """Return the bound for what is saved here: that of the last statistics, or the one that runs start with."""
         entry = state["sites"].get(site_key(site))
         if entry is None:
-            bound = Exact() if self.warmup else START
+            bound = START if state["is_warm"] else Exact()
         else:
             bound = Absolute(entry["eps"]) if entry["eps"] > 0 else Exact()
         return Covered(bound, self._words)
@@ -87,11 +90,16 @@ class Comet:
             if entry is not None:
                 change = max(change, _change(sites.get(key), entry))
                 sites[key] = entry
+        window = state["window"]
         early = [step for step in FIRST_STEPS if reading.step < step < self.window and not self.warmup]
-        if early:
-            return {"window": state["window"], "due": early[0], "sites": sites}
-        window = _next_window(state["window"], self.window, change)
-        return {"window": window, "due": reading.step + window, "sites": sites}
+        if not sites:
+            due = reading.step + 1  # Note [After the warm-up]
+        elif early:
+            due = early[0]
+        else:
+            window = _next_window(window, self.window, change)
+            due = reading.step + window
+        return {"is_warm": True, "window": window, "due": due, "sites": sites}
 
     def noise(self, state: State) -> float | None:
         return None  # the promise is about single weights and their momentum, not about the gradient's energy

@@ -22,6 +22,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from slimgrad.bounds.base import NormChannels, Reader, Reading, Site, SiteReading
+from slimgrad.bounds.momentum import momentum_of
 from slimgrad.lab.samples import rms_of_nonzero
 
 Loss = Callable[[], torch.Tensor]
@@ -171,12 +172,6 @@ def _channels(module: Any, x: torch.Tensor, gy: torch.Tensor, gw: torch.Tensor) 
         peak_grad=tuple(gy.abs().amax(others).tolist()),
         n_grads=tuple((gy != 0).sum(others).tolist()),
     )
-
-
-def momentum_of(optimizer: torch.optim.Optimizer | None, weight: torch.Tensor | None) -> float | None:
-    """Return mean |momentum| of a weight under SGD; None where the optimizer holds none."""
-    held = None if optimizer is None or weight is None else optimizer.state.get(weight, {}).get("momentum_buffer")
-    return None if held is None else float(held.abs().mean())
 
 
 def _site_reading(site: Site, order: int, x: torch.Tensor, readers: list[Reader]) -> SiteReading:
