@@ -13,7 +13,7 @@ from slimgrad.bounds import acgc_formulas as formulas
 from slimgrad.bounds.acgc import LAST, AcGc
 from slimgrad.bounds.base import Reader, Reading, State
 from slimgrad.bounds.covered import PerChannel
-from slimgrad.consumers import BATCH_NORM, CONV, SOFTMAX
+from slimgrad.consumers import BATCH_NORM, CONV, LOG_SOFTMAX
 
 SITE = ("layer", 0)
 MODES = [AcGc(), AcGc(expected=True), AcGc(sound=True)]
@@ -40,7 +40,7 @@ def after(bound: AcGc, *readings: Reading) -> State:
 def test_every_run_starts_at_the_same_bound(bound: AcGc) -> None:
     covered = bound.at(SITE, bound.start())
     assert covered.of(CONV) == covered.of(BATCH_NORM) == Relative(0.25)
-    assert covered.of(SOFTMAX) == Exact()
+    assert covered.of(LOG_SOFTMAX) == Exact()
 
 
 @every_mode

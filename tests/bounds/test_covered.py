@@ -7,14 +7,16 @@ import pytest
 from slimgrad import Absolute, ConfigError, Exact, Relative
 from slimgrad.bounds.base import NormChannels, Reader
 from slimgrad.bounds.covered import Covered, PerChannel, check_words, is_finite, word_of
-from slimgrad.consumers import BATCH_NORM, CONV, LAYER_NORM, LINEAR, SOFTMAX
+from slimgrad.consumers import BATCH_NORM, CONV, LINEAR, LOG_SOFTMAX
+from slimgrad.roles import Need, Role
 
+LAYER_NORM = Role("layer norm input", Need.VALUES)
 NORM = NormChannels((1.0,), (1.0,), (1.0,), (1.0,), (1.0,), (1,))
 
 
 def test_covered_roles_get_the_bound_and_others_exact() -> None:
     covered = Covered(Relative(0.25), ("conv", "norm"))
-    roles = (CONV, LINEAR, BATCH_NORM, LAYER_NORM, SOFTMAX)
+    roles = (CONV, LINEAR, BATCH_NORM, LAYER_NORM, LOG_SOFTMAX)
     assert [covered.of(role) for role in roles] == [Relative(0.25), Exact(), Relative(0.25), Exact(), Exact()]
 
 
