@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rich.console import Group
+from rich.padding import Padding
 from rich.table import Table
 
 from slimgrad.lab.arms import ARMS, Setup
@@ -16,6 +18,7 @@ from slimgrad.lab.peak import KINDS, Weight
 from slimgrad.lab.steps import Times
 
 MEBIBYTE = 1 << 20
+COLUMNS = ("step", "x plain", "with huge pages", "live", "ratio", "resident", "ratio", "saved")
 
 
 @dataclass(slots=True)
@@ -51,18 +54,21 @@ def _times(times: Times) -> dict[str, Any]:
     return {"arms": arms}
 
 
-def table(results: list[Result]) -> Table:
-    """Return one row per setup and arm."""
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    shown.add_column("model", overflow="fold")
+def table(results: list[Result]) -> Group:
+    """Return one table per setup, with one row per arm and the columns that were measured."""
+    return Group(*(Padding(_table(result), (0, 0, 1, 0)) for result in results))
+
+
+def _table(result: Result) -> Table:
+    shown = Table(title=str(result.setup), title_justify="left", box=None, header_style="bold", pad_edge=False)
     shown.add_column("arm", no_wrap=True)
-    for name in ("step", "x plain", "x plain, huge pages", "live", "ratio", "resident", "ratio", "saved"):
-        shown.add_column(name, justify="right", no_wrap=name not in ("x plain, huge pages",))
-    for result in results:
-        for arm in ARMS:
-            if cells := _cells(result, arm):
-                shown.add_row(str(result.setup) if arm == "plain" else "", arm, *cells)
-        shown.add_section()
+    rows = {arm: _cells(result, arm) for arm in ARMS}
+    used = [i for i in range(len(COLUMNS)) if any(cells[i] != "-" for cells in rows.values())]
+    for i in used:
+        shown.add_column(COLUMNS[i], justify="right", no_wrap=True)
+    for arm, cells in rows.items():
+        if any(cell != "-" for cell in cells):
+            shown.add_row(arm, *(cells[i] for i in used))
     return shown
 
 
@@ -77,7 +83,7 @@ def _cells(result: Result, arm: str) -> list[str]:
         cells += [f"{weight.beyond_static / MEBIBYTE:,.0f} MiB", f"{result.peak_ratio(kind, arm):.2f}x"]
         if weight.saved_ratio is not None:
             saved = f"{weight.saved_ratio:.2f}x"
-    return [] if all(cell == "-" for cell in cells) else [*cells, saved]
+    return [*cells, saved]
 
 
 def _seconds(times: Times | None, arm: str) -> str:
