@@ -4,6 +4,8 @@ This file holds the public names and nothing else. Importing it compiles nothing
 """
 
 from slimgrad import codecs
+from slimgrad.bounds.acgc import AcGc
+from slimgrad.bounds.comet import Comet
 from slimgrad.bounds.fixed import Absolute, Exact, Relative
 from slimgrad.errors import (
     ChangedInPlace,
@@ -21,7 +23,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Absolute",
+    "AcGc",
     "ChangedInPlace",
+    "Comet",
     "Compress",
     "ConfigError",
     "CorruptPayload",

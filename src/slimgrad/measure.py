@@ -33,6 +33,7 @@ from typing import Any
 import torch
 
 from slimgrad.bounds.base import NOTHING, ErrorReading, Reader, Reading, Request, RoleBound, Site, SiteReading, site_key
+from slimgrad.bounds.momentum import momentum_of
 from slimgrad.readers import Grads, leaf_of, read
 from slimgrad.saved import Saved, Stored
 from slimgrad.streams import ACCUMULATE, Streams, call, can_be_called, current_node, energy, saved_of
@@ -41,7 +42,6 @@ QUOTA = 1 / 16  # of the original bytes; one tensor may always be kept
 TRAVEL = "travel"  # the stream of all errors that are passed on
 SEEN, EXACT = "slimgrad.seen", "slimgrad.exact"  # in the metadata of a node
 NEGLIGIBLE = 1e-6  # share of the gradient energy below which a layer's own relative error means nothing
-MOMENTA = ("momentum_buffer", "exp_avg")  # in an optimizer's state
 
 
 @dataclass(slots=True)
@@ -243,7 +243,7 @@ class Meter:
 
     def _readers_of(self, site: Site) -> tuple[Reader, ...]:
         return tuple(
-            replace(reader, momentum=_momentum(self.optimizer, leaf)) for reader, leaf in self._readers.get(site, ())
+            replace(reader, momentum=momentum_of(self.optimizer, leaf)) for reader, leaf in self._readers.get(site, ())
         )
 
     def _remove_hooks(self) -> None:
@@ -327,12 +327,6 @@ def _rms_and_density(tensor: torch.Tensor) -> tuple[float, float]:
     n_nonzero = int(tensor.count_nonzero())
     rms = math.sqrt(float(energy(tensor)) / n_nonzero) if n_nonzero else 0.0
     return rms, n_nonzero / max(1, tensor.numel())
-
-
-def _momentum(optimizer: torch.optim.Optimizer | None, leaf: torch.Tensor | None) -> float | None:
-    state = {} if optimizer is None or leaf is None else optimizer.state.get(leaf, {})
-    held = next((state[name] for name in MOMENTA if state.get(name) is not None), None)
-    return None if held is None else float(held.detach().float().abs().mean())
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

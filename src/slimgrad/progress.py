@@ -52,6 +52,7 @@ class Progress:
         return [FOREIGN.format(name) for name in sorted(self.foreign_hooks)] + self._tuning.remarks()
 
     def state_dict(self) -> dict[str, Any]:
+        self.begin_forward()  # a checkpoint is taken between steps: the last one is over
         hints = [(*site, role_to_dict(role)) for site, role in self.hints.items()]
         return {"n_steps": self.n_steps, "hints": hints, **self._tuning.state_dict()}
 

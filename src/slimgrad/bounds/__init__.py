@@ -1,5 +1,7 @@
 """How exact restored tensors have to be."""
 
+from slimgrad.bounds.acgc import AcGc
+from slimgrad.bounds.comet import Comet
 from slimgrad.bounds.fixed import Absolute, Exact, Relative
 
-__all__ = ["Absolute", "Exact", "Relative"]
+__all__ = ["Absolute", "AcGc", "Comet", "Exact", "Relative"]
