@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
-from slimgrad.ledger import Ledger
-from slimgrad.progress import Progress
-from slimgrad.roles import Need, Role
-from slimgrad.shelf import Shelf
+import pytest
+from scenes import Calls, gradients, random, same
+from torch import nn
+from torch.nn import functional as F
+
+import slimgrad
+from slimgrad.roles import Need, Role, role_from_dict
 
 VALUES = Role("conv input", Need.VALUES)
 SIGN = Role("relu result", Need.SIGN)
@@ -15,7 +18,9 @@ SIGN = Role("relu result", Need.SIGN)
 
 @pytest.fixture
 def progress():
-    return Progress(Shelf(Ledger()))
+    model = nn.Linear(2, 2)
+    with slimgrad.attach(model) as session:
+        yield session.progress
 
 
 def test_a_step_ends_at_the_first_forward_after_a_backward(progress):
@@ -38,13 +43,65 @@ def test_only_stronger_needs_are_worth_a_hint(progress):
 def test_the_state_comes_back(progress):
     progress.n_steps = 7
     progress.learn(("layer", 1), VALUES)
-    again = Progress(Shelf(Ledger()))
-    again.load_state_dict(progress.state_dict())
-    assert again.n_steps == 7
-    assert again.hints[("layer", 1)].name == "conv input"
-    assert again.state_dict() == progress.state_dict()
+    state = progress.state_dict()
+    progress.n_steps, progress.hints = 0, {}
+    progress.load_state_dict(state)
+    assert progress.n_steps == 7
+    assert progress.hints[("layer", 1)].name == "conv input"
+    assert progress.state_dict() == state
 
 
 def test_hooks_of_others_are_remarked(progress):
     progress.meet(test_the_state_comes_back)
     assert "test_the_state_comes_back" in progress.remarks()[0]
+
+
+COARSE = slimgrad.Relative(0.5)
+
+
+def net():
+    conv = nn.Conv2d(4, 4, 3, padding=1)
+    return Calls(lambda x: conv(F.relu(x * 1)).sum(), conv=conv)
+
+
+def test_a_backward_inside_a_forward_ends_no_step():
+    inner = nn.Conv2d(4, 4, 3)
+
+    def forward(x):
+        y = inner(x * 1).square().sum()
+        return gradients(y, x)[0].sum() + y
+
+    model = Calls(forward, inner=inner)
+    with slimgrad.attach(model, bound=slimgrad.Exact()) as session:
+        model(random(2, 4, 16, 16))
+        model(random(2, 4, 16, 16))
+        assert session.progress.n_steps == 0
+
+
+def test_hints_spare_the_second_coding_and_are_plain_data():
+    """The ReLU asks for a sign, the convolution for values: from the second step on it is coded once."""
+    model, x = net(), random(4, 4, 16, 16)
+    with slimgrad.attach(model, bound=COARSE) as session:
+        model(x).backward()
+        state = json.loads(json.dumps(session.state_dict()))
+        assert [hint[:2] for hint in state["hints"]] == [["", 1]]
+        first = gradients(model(x), x)
+    with slimgrad.attach(model, bound=COARSE) as resumed:
+        resumed.load_state_dict(state)
+        coded = []
+        put = resumed.shelf.put
+        resumed.shelf.put = lambda *args: coded.append(args[2].need) or put(*args)
+        again = gradients(model(x), x)
+        assert len(coded) == 1
+        assert resumed.progress.n_steps == state["n_steps"]
+    assert same(first, again)
+
+
+def test_a_wrong_hint_changes_nothing_but_size():
+    model, x = net(), random(4, 4, 16, 16)
+    plain = gradients(model(x), x, model)
+    with slimgrad.attach(model, bound=slimgrad.Exact()) as session:
+        rows = {"name": "rows", "need": "values", "axis": None, "row": 7, "is_centred": True, "is_sparse": False}
+        rows |= {"keeps_sign": False, "scale": 1.0, "absolute": 0.0}
+        session.progress.hints = {("", number): role_from_dict(rows) for number in range(1, 9)}
+        assert same(gradients(model(x), x, model), plain)

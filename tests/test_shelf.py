@@ -12,7 +12,7 @@ from slimgrad.saved import Saved, Stored
 from slimgrad.shelf import Shelf
 
 VALUES = Role("conv input", Need.VALUES)
-SIGN = flag_role("relu result", Comparison.OUTSIDE, 0.0, float("inf"), torch.float32)
+SIGN = flag_role("relu result", Comparison.NOT_BELOW, 0.0, float("inf"), torch.float32)
 
 
 @pytest.fixture

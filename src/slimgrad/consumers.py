@@ -266,12 +266,12 @@ def _table() -> Iterator[tuple[str, Consumer | Role]]:
     yield "group_norm", _group_norm
     yield "layer_norm", _layer_norm
     yield "rms_norm", _rms_norm
-    yield "relu", _compares("relu result", Comparison.OUTSIDE, 0.0, INF, is_sparse=True)
+    yield "relu", _compares("relu result", Comparison.NOT_BELOW, 0.0, INF, is_sparse=True)
     yield "leaky_relu", _leaky_relu
-    yield "relu6", _compares("relu6 input", Comparison.OUTSIDE, 0.0, 6.0)
-    yield "hardtanh", _compares("hardtanh input", Comparison.OUTSIDE, (1, "min_val", -1.0), (2, "max_val", 1.0))
-    yield "hardsigmoid", _compares("hardsigmoid input", Comparison.OUTSIDE, -3.0, 3.0)
-    threshold = _compares("threshold input", Comparison.OUTSIDE, (1, "threshold", None), INF)
+    yield "relu6", _compares("relu6 input", Comparison.BETWEEN_NUMBERS, 0.0, 6.0)
+    yield "hardtanh", _compares("hardtanh input", Comparison.BETWEEN_NUMBERS, (1, "min_val", -1.0), (2, "max_val", 1.0))
+    yield "hardsigmoid", _compares("hardsigmoid input", Comparison.BETWEEN, -3.0, 3.0)
+    threshold = _compares("threshold input", Comparison.NOT_BELOW, (1, "threshold", None), INF)
     yield "threshold", threshold
     yield "_threshold", threshold
     yield "clamp", _compares("clamp input", Comparison.WITHIN, (1, "min", None), (2, "max", None))

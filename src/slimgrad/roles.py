@@ -40,10 +40,12 @@ class Need(enum.Enum):
 
 
 class Comparison(enum.Enum):
-    """How a function compares; the three differ in what they make of bounds and of NaN."""
+    """How a function compares; they differ in what they make of bounds and of NaN."""
 
-    OUTSIDE = "not (x <= low or x >= high)"  # relu, threshold, hardtanh; true for NaN
+    NOT_BELOW = "not x <= low"  # relu, threshold: true for NaN
     ABOVE = "x > low"  # leaky_relu
+    BETWEEN = "low < x < high"  # hardsigmoid
+    BETWEEN_NUMBERS = "low < x < high, no NaN"  # hardtanh: for NaN, torch's vector loop and its tail disagree
     WITHIN = "low <= x <= high"  # clamp
 
 
@@ -56,19 +58,22 @@ class Flag(NamedTuple):
     if_set: float
     if_not: float
 
-    def bits(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the flags of all values as booleans."""
+    def bits(self, x: torch.Tensor) -> torch.Tensor | None:
+        """Return the flags of all values as booleans; None where these values have none."""
+        if self.test is Comparison.NOT_BELOW:
+            return (x <= self.low).logical_not_()
         if self.test is Comparison.ABOVE:
             return x > self.low
         if self.test is Comparison.WITHIN:
             return (x >= self.low).logical_and_(x <= self.high)
-        below = x <= self.low
-        return (below if self.high == math.inf else below.logical_or_(x >= self.high)).logical_not_()
+        if self.test is Comparison.BETWEEN_NUMBERS and math.isnan(x.sum().item()):
+            return None
+        return (x > self.low).logical_and_(x < self.high)
 
     @property
     def is_sign(self) -> bool:
         """Whether a code that keeps zeros and signs keeps the flags."""
-        return self.low == 0.0 and self.high == math.inf and self.test is not Comparison.WITHIN
+        return self.low == 0.0 and self.test in (Comparison.NOT_BELOW, Comparison.ABOVE)
 
 
 class Window(NamedTuple):
@@ -176,8 +181,8 @@ def _flag(test: Comparison, low: float, high: float, dtype: torch.dtype) -> Flag
         middle = low + 1.0 if high == math.inf else high - 1.0 if low == -math.inf else (low + high) / 2
         if_set, if_not = middle, low if low > -math.inf else high
     flag = Flag(test, low, high, if_set, if_not)
-    stand_ins = torch.tensor([if_set, if_not], dtype=dtype)
-    return flag if flag.bits(stand_ins).tolist() == [True, False] else None
+    bits = flag.bits(torch.tensor([if_set, if_not], dtype=dtype))
+    return flag if bits is not None and bits.tolist() == [True, False] else None
 
 
 def role_to_dict(role: Role) -> dict[str, str | int | float | bool | None]:

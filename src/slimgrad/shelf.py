@@ -123,6 +123,8 @@ class Shelf:
             if role.need is Need.SIGN:
                 assert role.flag is not None
                 bits = role.flag.bits(flat)
+                if bits is None:
+                    return None
                 payload = MASK.encode_bits(bits, role.flag.if_set, role.flag.if_not, flat.dtype, self.arena.room)
             else:
                 channels = channels_of(tensor, flat.numel(), plan)
