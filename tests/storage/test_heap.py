@@ -178,6 +178,7 @@ def test_trim_spares_a_reservation() -> None:
         heap.trim()
     slot = arena.keep(room, 100 * MIB)
     assert bool((slot.payload == 5).all())
+    assert heap.nbytes_touched == 100 * MIB
 
 
 def test_a_region_that_nobody_uses_goes() -> None:
@@ -199,7 +200,8 @@ with open("/proc/self/statm") as statm:
     now = int(statm.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (now + (400 << 20), now + (400 << 20)))
 arena = Arena(Heap(1 << 36))
-slots = [arena.keep(arena.room(1 << 20), 1000) for _ in range(100)]
+slots = [arena.keep(arena.room(10 << 20), 10 << 20) for _ in range(5)]
+print("regions:", arena.n_chunks)
 try:
     arena.room(1 << 31)
 except StorageFull as error:
@@ -210,5 +212,6 @@ except StorageFull as error:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the size of the process from /proc")
 def test_a_limit_on_address_space_is_met_half_way() -> None:
     done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False, env=HERE)
+    assert "regions: 1\n" in done.stdout, done.stderr
     assert "StorageFull expected 2,147,483,648 bytes" in done.stdout, done.stderr
     assert "ulimit -v" in done.stdout

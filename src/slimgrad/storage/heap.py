@@ -217,15 +217,12 @@ class Heap:
         """Give all memory back to the system; what is in use goes when its last user dies. reserve() maps anew."""
         with self.lock:
             self._peak = max(self._peak, sum(region.pages.touched for region in self.regions()))
-            for region in self._regions:
-                region.lent.clear()
-                if region.top:
-                    self._closed.add(region)
+            self._closed.update(region for region in self._regions if region.top)
             self._regions = []
 
 
 def _map_region(wish: int, need: int) -> Region:
-    size = max(wish, 2 * need)
+    size = wish
     while size > need:
         with contextlib.suppress(OSError):  # a limit on address space: ask for less
             return Region(size)
