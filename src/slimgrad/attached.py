@@ -78,6 +78,15 @@ class Attached:
                     found.setdefault(id(parameter), (f"{path}.{name}".strip("."), parameter))
         return dict(found.values())
 
+    def buffers(self) -> list[torch.Tensor]:
+        """Return all buffers, each once."""
+        found = [buffer for module in self.modules() for buffer in module._buffers.values() if buffer is not None]
+        return list({id(buffer): buffer for buffer in found}.values())
+
+    def modules(self) -> list[nn.Module]:
+        """Return the attached modules that are alive."""
+        return list(self._living().values())
+
     def _living(self) -> dict[str, nn.Module]:
         modules = [(self.paths.get(key), reference()) for key, reference in list(self._modules.items())]
         return {path: module for path, module in modules if path is not None and module is not None}

@@ -16,7 +16,7 @@ restored tensor is compared with that. Either way the error is followed to the p
 
 Note [One stream for all that travel]. Following an error costs up to another backward pass, so all errors of a step
 that go on to earlier layers go together, and the reading says what they do together. Errors that end in the layer's
-own weight cost nothing more and are told apart.
+own parameters cost nothing more and are told apart.
 
 Note [What a measurement keeps alive]. The original belongs to the Stored, and so to the graph; hooks hold no tensors
 and no nodes, only this meter. Where no site is named, originals are kept up to QUOTA of the bytes seen so far.
@@ -61,6 +61,7 @@ class Meter:
         self.is_on = False
         self.optimizer: torch.optim.Optimizer | None = None
         self.scale = 1.0  # Reading.scale, as it was last known
+        self._measurement = 0  # counts them
         self._clear()
 
     def _clear(self) -> None:
@@ -71,7 +72,7 @@ class Meter:
         self._probes: dict[Site, dict[int, SiteReading]] = {}  # of each storage, by its id: codes may be replaced
         self._readers: dict[Site, list[tuple[Reader, torch.Tensor | None]]] = {}
         self._travelling: set[Site] = set()
-        self._local: set[Site] = set()
+        self._measured: set[Site] = set()
         self._energies: dict[str, torch.Tensor] = {}
         self._bytes_seen = self._bytes_kept = 0
         self._sample: tuple[torch.Tensor, torch.Tensor] | None = None  # a parameter, and the energy of its .grad
@@ -82,6 +83,7 @@ class Meter:
         self._remove_hooks()
         self._clear()
         self._step, self._request, self.is_on = step, request, not request.is_empty
+        self._measurement += 1
         if self.is_on:
             self._names = {id(parameter): name for name, parameter in self._parameters().items()}
             self._streams = Streams(self._names)
@@ -165,13 +167,13 @@ class Meter:
         return self._thread == threading.get_ident()
 
     def _new_nodes(self, result: Any) -> Iterator[Any]:
-        seen = f"{SEEN} {id(self)} {self._step}"
+        seen, now = f"{SEEN} {id(self)}", self._measurement  # a parameter's own node may outlive a measurement
         stack = [tensor.grad_fn for tensor in _tensors(result)]
         while stack:
             node = stack.pop()
-            if node is None or seen in node.metadata:
+            if node is None or node.metadata.get(seen) == now:
                 continue
-            node.metadata[seen] = True
+            node.metadata[seen] = now
             stack += [following for following, _ in node.next_functions]
             yield node
 
@@ -188,14 +190,11 @@ class Meter:
             rule = LINEAR_RULES.get((type(node).__name__, slot))
             if rule is not None:
                 edge, error = rule(node, grads, _difference(node, slot, saved, original))
-                is_local = leaf_of(node, edge) is not None
-                (self._local if is_local else self._travelling).add(site)
-                self._streams.add(*node.next_functions[edge], site_key(site) if is_local else TRAVEL, error)
+                self._add_error(node, edge, site, error)
             else:
-                self._travelling.add(site)
                 saved.stored.kept = original
                 try:
-                    node.metadata.setdefault(EXACT, []).append(call(node, grads))
+                    node.metadata.setdefault(EXACT, []).append((site, call(node, grads)))
                 finally:
                     saved.stored.kept = None
 
@@ -204,14 +203,23 @@ class Meter:
         node = current_node()
         if not self.is_on:
             return
-        for exact in node.metadata.pop(EXACT, ()):
-            errors = [None if a is None or b is None else a - b for a, b in zip(exact, inputs, strict=True)]
-            self._streams.leave(node, TRAVEL, errors)
+        for site, exact in node.metadata.pop(EXACT, ()):
+            for edge, (before, after) in enumerate(zip(exact, inputs, strict=True)):
+                if before is not None and after is not None:
+                    self._add_error(node, edge, site, before - after)
         for _, saved in read_by(node):
             if saved.stored.probe.wants_readers:
                 found = read(node, saved.size, inputs, outputs, self._names)
                 if found is not None:
                     self._readers.setdefault(saved.stored.site, []).append(found)
+
+    def _add_error(self, node: Any, edge: int, site: Site, error: torch.Tensor) -> None:
+        self._measured.add(site)
+        if leaf_of(node, edge) is not None:
+            self._streams.add(*node.next_functions[edge], site_key(site), error)
+        elif self._request.travels is None or site in self._request.travels:
+            self._travelling.add(site)
+            self._streams.add(*node.next_functions[edge], TRAVEL, error)
 
     def _arrive(self, grads: Grads) -> None:
         """Run before a parameter gets its gradient."""
@@ -232,12 +240,10 @@ class Meter:
         if not 0.0 < total < math.inf:
             return None
         found = self._streams.energies()
-        groups = [((site,), found.get(site_key(site), {})) for site in sorted(self._local - self._travelling)]
+        errors = [_error((site,), found.get(site_key(site), {}), energies) for site in sorted(self._measured)]
         if self._travelling:
-            mixed = sorted(self._travelling & self._local)  # a tensor with readers of both kinds
-            noise = _merged([found.get(TRAVEL, {}), *(found.get(site_key(site), {}) for site in mixed)])
-            groups.append((tuple(sorted(self._travelling)), noise))
-        errors = [_error(sites, noise, energies) for sites, noise in groups]
+            travelled = _error(tuple(sorted(self._travelling)), found.get(TRAVEL, {}), energies)
+            errors.append(replace(travelled, travels=True))
         sites = [replace(_sum(noted.values()), readers=self._readers_of(site)) for site, noted in self._probes.items()]
         return Reading(self._step, total, tuple(sites), self.scale, tuple(e for e in errors if math.isfinite(e.noise2)))
 
@@ -306,14 +312,6 @@ def _by_layer(energies: Mapping[str, float]) -> dict[str, float]:
     for name, value in energies.items():
         layer = name.rpartition(".")[0]
         sums[layer] = sums.get(layer, 0.0) + value
-    return sums
-
-
-def _merged(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    sums: dict[str, float] = {}
-    for part in parts:
-        for name, value in part.items():
-            sums[name] = sums.get(name, 0.0) + value
     return sums
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from slimgrad.attached import Attached
+from slimgrad.audit import Audit, audit
 from slimgrad.bounds import Relative
 from slimgrad.errors import ConfigError
 from slimgrad.ledger import Ledger
@@ -74,6 +75,7 @@ class Session:
         self.progress = Progress(self.shelf, self.tuning)
         self.rebuilt: weakref.WeakSet[Rebuilt] = weakref.WeakSet()
         self._meter = PeakMeter()
+        self.last_audit: Audit | None = None
         self._threads = threading.local()
         self._lock = threading.Lock()
         self._n_active = 0  # forwards that are recorded now, in all threads
@@ -162,7 +164,13 @@ class Session:
         """Return what was saved, how small it became, and what memory it took."""
         self.progress.begin_forward()  # whatever comes next belongs to the next step
         storage = {"pools at most": self.shelf.arena.nbytes_peak}
-        return Report(self.shelf.ledger.snapshot(), storage, self._meter.read(), self.progress.remarks())
+        remarks = self.progress.remarks() + ([] if self.last_audit is None else [self.last_audit.summary()])
+        return Report(self.shelf.ledger.snapshot(), storage, self._meter.read(), remarks)
+
+    def audit(self, fn: Callable[[], torch.Tensor]) -> Audit:
+        """Return how far the compressed gradient of the loss that fn() returns is from the exact one; see audit.py."""
+        self.last_audit = audit(self, self._recorder, fn)
+        return self.last_audit
 
     def kept_bytes(self) -> int:
         """Return the bytes that autograd's graphs keep through this session right now, each storage once."""

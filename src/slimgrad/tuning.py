@@ -67,6 +67,14 @@ class Tuning:
         known = [share for bound, state in self.states.items() if (share := bound.noise(state)) is not None]
         return sum(known) if known else None
 
+    def audited(self, measured: float) -> None:
+        """Tell the bounds what an audit has measured; a share of several bounds says nothing about one of them."""
+        if len(self.states) == 1:
+            (bound,) = self.states
+            learn = getattr(bound, "audited", None)
+            if learn is not None:
+                self.states[bound] = learn(self.states[bound], measured)
+
     def remarks(self) -> list[str]:
         """Return what a report should say about the bounds."""
         return [line for bound, state in self.states.items() for line in getattr(bound, "remarks", _none)(state)]
@@ -100,7 +108,7 @@ class Tuning:
 
 
 def _union(requests: list[Request]) -> Request:
-    return Request(*(_union_of_sites([request[part] for request in requests]) for part in range(2)))
+    return Request(*(_union_of_sites([request[part] for request in requests]) for part in range(3)))
 
 
 def _union_of_sites(sets: list[frozenset[Site] | None]) -> frozenset[Site] | None:

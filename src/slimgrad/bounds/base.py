@@ -45,7 +45,8 @@ class Request(NamedTuple):
     """What to measure in one step. A set of sites, or None for all of them, also those never seen so far."""
 
     gradients: frozenset[Site] | None = frozenset()  # statistics of the readers; costs a pass over their gradients
-    errors: frozenset[Site] | None = frozenset()  # the error of the gradients; keeps the original until backward
+    errors: frozenset[Site] | None = frozenset()  # of the readers' own parameters; keeps the original until backward
+    travels: frozenset[Site] | None = frozenset()  # of these, follow the errors to earlier layers: half a step more
 
     @property
     def is_empty(self) -> bool:
@@ -110,11 +111,16 @@ class SiteReading:
 
 @dataclass(frozen=True, slots=True)
 class ErrorReading:
-    """The error that the tensors saved at some sites, all together, add to the gradients of the parameters."""
+    """The error that the tensors saved at some sites, all together, add to the gradients of some parameters.
+
+    Of each measured site there is one reading for the parameters of the functions that read it, and one, of all sites
+    together, for the parameters that their errors travel to.
+    """
 
     sites: tuple[Site, ...]
     noise2: float  # energy of the error
     worst: float  # the largest share of it in the gradient energy of one layer (the parameters of one module)
+    travels: bool = False  # whether this is what went on to earlier layers
 
 
 @dataclass(frozen=True, slots=True)
