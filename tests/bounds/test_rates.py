@@ -1,0 +1,53 @@
+"""The cheapest steps within a budget of noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from slimgrad import Relative, codecs
+from slimgrad.bounds.rates import CURVES, MEASURED_AT, STEPS, Item, bits, cheapest
+from slimgrad.codecs import Nested
+
+DATA = {"sparse": torch.relu, "signed": lambda x: x, "centred": lambda x: x}
+
+
+def noise_of(items, steps):
+    return sum(item.sensitivity * step**2 for item, step in zip(items, steps, strict=True))
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_curves_are_those_of_the_code(curve):
+    x = DATA[curve](torch.randn(400_000, generator=torch.Generator().manual_seed(0)))
+    for step, expected in zip(MEASURED_AT, CURVES[curve], strict=True):
+        blob = codecs.encode(x, Nested(centred=curve == "centred"), bound=Relative(step / 2))
+        assert blob.nbytes * 8 / x.numel() == pytest.approx(expected, rel=0.03)
+
+
+def test_coarser_steps_cost_fewer_bits():
+    for curve in CURVES:
+        assert bool((np.diff(bits(curve, STEPS)) < 0).all())
+
+
+@pytest.mark.parametrize("budget", [1e-6, 1e-3, 0.03, 1.0])
+def test_the_budget_holds_and_is_used(budget):
+    items = [Item(10_000, "sparse", 1.0, 0.02, 2.0), Item(90_000, "centred", 1.0, 0.005, 2.0)]
+    steps = cheapest(items, budget)
+    assert noise_of(items, steps) <= budget
+    if budget == 1e-3:
+        assert noise_of(items, steps) > 0.5 * budget
+
+
+def test_the_larger_of_two_equals_gets_the_coarser_step():
+    small, large = cheapest([Item(1_000, "centred", 1.0, 0.01, 2.0), Item(100_000, "centred", 1.0, 0.01, 2.0)], 2e-3)
+    assert large > small
+
+
+def test_limits_of_single_items_hold():
+    assert cheapest([Item(1_000, "signed", 1.0, 1e-9, 0.5)], 1.0) == [0.5]
+
+
+def test_no_budget_means_exact():
+    assert cheapest([Item(1_000, "signed", 1.0, 1.0, 2.0)], 0.0) == [0.0]
+    assert cheapest([], 1.0) == []

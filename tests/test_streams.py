@@ -1,0 +1,138 @@
+"""Errors of gradients on their way to the parameters: they arrive as they would if they were in the gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scenes import same
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from slimgrad.streams import WAITING, Streams, can_be_called, energy, saved_of
+
+STREAM = "error"
+
+
+class Tied(nn.Module):
+    """A residual branch, a weight used twice, a broadcast parameter, a view and a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6)
+        self.twice, self.place = nn.Linear(6, 6), nn.Parameter(torch.randn(4, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.norm(self.conv(x)))
+        x = x + F.gelu(x)
+        x = x.flatten(2).transpose(1, 2)[:, :4] * self.place
+        return self.twice(torch.tanh(self.twice(x))).mean(1)
+
+
+def run(model: nn.Module, x: torch.Tensor, error: torch.Tensor | None, as_stream: bool):
+    """Return the gradients of all parameters, and the streams."""
+    model.zero_grad(set_to_none=True)
+    result = model(x)
+    streams = Streams({id(parameter): name for name, parameter in model.named_parameters()})
+    for name, parameter in model.named_parameters():
+        parameter.register_hook(lambda grad, name=name: streams.settle(name))
+    if error is not None and as_stream:
+        streams.add(result.grad_fn, 0, STREAM, error)
+    elif error is not None:
+        result.register_hook(lambda grad: grad + error)
+    result.square().sum().backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}, streams
+
+
+@pytest.fixture
+def scene():
+    torch.manual_seed(0)
+    return Tied().double(), torch.randn(5, 3, 6, 6).double(), torch.randn(5, 6).double()
+
+
+def test_what_arrives_is_what_the_error_does_to_the_gradient(scene):
+    model, x, error = scene
+    exact, _ = run(model, x, None, False)
+    wrong, _ = run(model, x, error, False)
+    _, streams = run(model, x, error, True)
+    arrived = streams.energies()[STREAM]
+    assert arrived.keys() == exact.keys()
+    for name, grad in exact.items():
+        expected = float((wrong[name] - grad).square().sum())
+        assert arrived[name] == pytest.approx(expected, rel=1e-9, abs=1e-20), name
+
+
+def test_the_gradients_stay_as_they_are_bit_for_bit(scene):
+    model, x, error = scene
+    exact, _ = run(model, x, None, False)
+    followed, _ = run(model, x, error, True)
+    assert same(list(exact.values()), list(followed.values()))
+
+
+def test_errors_under_one_name_add_up_and_names_stay_apart(scene):
+    model, x, error = scene
+    result = model(x)
+    streams = Streams({id(model.twice.bias): "bias"})
+    model.twice.bias.register_hook(lambda grad: streams.settle("bias"))
+    for name, factor in (("a", 1.0), ("a", 2.0), ("b", 1.0)):
+        streams.add(result.grad_fn, 0, name, factor * error)
+    result.sum().backward()
+    found = streams.energies()
+    assert found["a"]["bias"] == pytest.approx(9 * found["b"]["bias"])
+
+
+def test_a_graph_that_is_never_run_holds_its_errors_alone(scene):
+    model, x, error = scene
+    result = model(x)
+    streams = Streams({})
+    streams.add(result.grad_fn, 0, STREAM, error)
+    assert result.grad_fn.metadata[WAITING]
+    assert streams.energies() == {}
+
+
+class Doubled(torch.autograd.Function):
+    n_calls = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        Doubled.n_calls += 1
+        return 2 * grad
+
+
+def test_code_of_others_is_not_called_and_is_named():
+    layer = nn.Linear(4, 4)
+    result = Doubled.apply(layer(torch.randn(3, 4)))
+    streams = Streams({id(layer.weight): "weight"})
+    streams.add(result.grad_fn, 0, STREAM, torch.ones(3, 4))
+    Doubled.n_calls = 0
+    result.sum().backward()
+    assert Doubled.n_calls == 1
+    assert streams.stopped == {"DoubledBackward"}
+
+
+def test_a_checkpointed_block_is_not_called():
+    layer = nn.Sequential(nn.Linear(4, 4), nn.GELU())
+    result = checkpoint(layer, torch.randn(3, 4, requires_grad=True), use_reentrant=False)
+    assert not can_be_called(result.grad_fn)
+    plain = layer(torch.randn(3, 4))
+    assert can_be_called(plain.grad_fn)
+
+
+def test_saved_tensors_are_found_by_slot():
+    x = torch.randn(3, 4, requires_grad=True)
+    assert [slot for slot, _ in saved_of((x * x).grad_fn)] == ["other", "self"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_energy_does_not_overflow_in_the_dtype_of_the_tensor(dtype):
+    assert float(energy(torch.full((1000,), 300.0, dtype=dtype))) == pytest.approx(9e7, rel=1e-3)
+
+
+def test_energy_of_a_sparse_gradient():
+    table = nn.Embedding(5, 2, sparse=True)
+    table(torch.tensor([1, 1, 3])).sum().backward()
+    assert float(energy(table.weight.grad)) == pytest.approx(2 * (4 + 1))
