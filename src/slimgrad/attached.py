@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from slimgrad.bounds.base import Adaptive
 from slimgrad.errors import ConfigError
-from slimgrad.policy import RoleBound
 from slimgrad.saved import PLAIN_TYPES
 
 functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
@@ -25,14 +25,14 @@ _attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # roots of all sessio
 class Attached:
     """The modules of one session. The first root's modules go by their own names, those of others after their class."""
 
-    def __init__(self, roots: tuple[nn.Module, ...], bound: RoleBound, rules: Mapping[str, RoleBound]) -> None:
+    def __init__(self, roots: tuple[nn.Module, ...], bound: Adaptive, rules: Mapping[str, Adaptive]) -> None:
         _check(roots, bound, rules)
         self.bound, self.rules = bound, dict(rules)
         self.root_paths: set[str] = set()
         self._roots = weakref.WeakSet(roots)
         self.paths: dict[int, str] = {}  # by id: looked up at every call of every module
         self._modules: dict[int, weakref.ref[nn.Module]] = {}  # ... and removed with the module, before its id is free
-        self._bounds: dict[str, RoleBound] = {}
+        self._bounds: dict[str, Adaptive] = {}
         for number, root in enumerate(dict.fromkeys(roots)):
             prefix = "" if number == 0 else self._unused(type(root).__name__)
             self.root_paths.add(prefix)
@@ -56,7 +56,7 @@ class Attached:
         """Return the module's path; None where it is not attached."""
         return self.paths.get(id(module))
 
-    def bound_of(self, path: str) -> RoleBound:
+    def bound_of(self, path: str) -> Adaptive:
         """Return the bound for tensors saved in the module at this path: that of the first rule that matches."""
         bound = self._bounds.get(path)
         if bound is None:
@@ -155,7 +155,7 @@ def _matches(path: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(f"{path}.", pattern)
 
 
-def _check(roots: tuple[nn.Module, ...], bound: RoleBound, rules: Mapping[str, RoleBound]) -> None:
+def _check(roots: tuple[nn.Module, ...], bound: Adaptive, rules: Mapping[str, Adaptive]) -> None:
     for root in roots:
         if not isinstance(root, nn.Module):
             raise ConfigError(

@@ -143,8 +143,9 @@ def _as_before(session: Session) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=devices, device_type=kind))
         for module in session.attached.modules():
-            if hasattr(module, "no_sync"):
-                stack.enter_context(module.no_sync())
+            no_sync: Any = getattr(module, "no_sync", None)
+            if no_sync is not None:
+                stack.enter_context(no_sync())
         try:
             yield
         finally:

@@ -168,7 +168,7 @@ class Meter:
 
     def _new_nodes(self, result: Any) -> Iterator[Any]:
         seen, now = f"{SEEN} {id(self)}", self._measurement  # a parameter's own node may outlive a measurement
-        stack = [tensor.grad_fn for tensor in _tensors(result)]
+        stack: list[Any] = [tensor.grad_fn for tensor in _tensors(result)]
         while stack:
             node = stack.pop()
             if node is None or node.metadata.get(seen) == now:
@@ -215,11 +215,12 @@ class Meter:
 
     def _add_error(self, node: Any, edge: int, site: Site, error: torch.Tensor) -> None:
         self._measured.add(site)
+        following, slot = node.next_functions[edge]
         if leaf_of(node, edge) is not None:
-            self._streams.add(*node.next_functions[edge], site_key(site), error)
+            self._streams.add(following, slot, site_key(site), error)
         elif self._request.travels is None or site in self._request.travels:
             self._travelling.add(site)
-            self._streams.add(*node.next_functions[edge], TRAVEL, error)
+            self._streams.add(following, slot, TRAVEL, error)
 
     def _arrive(self, grads: Grads) -> None:
         """Run before a parameter gets its gradient."""
@@ -282,11 +283,11 @@ def _conv(node: Any, grads: Grads, difference: torch.Tensor) -> tuple[int, torch
     return 1, error
 
 
-def _first_factor(edge: int) -> Callable[[Any, Grads, torch.Tensor], tuple[int, torch.Tensor]]:
+def _first_factor(edge: int) -> Callable[[Any, Any, torch.Tensor], tuple[int, torch.Tensor]]:
     return lambda node, grads, difference: (edge, getattr(node, "_saved_alpha", 1) * (difference.mT @ grads[0]))
 
 
-def _second_factor(edge: int) -> Callable[[Any, Grads, torch.Tensor], tuple[int, torch.Tensor]]:
+def _second_factor(edge: int) -> Callable[[Any, Any, torch.Tensor], tuple[int, torch.Tensor]]:
     return lambda node, grads, difference: (edge, getattr(node, "_saved_alpha", 1) * (grads[0] @ difference.mT))
 
 

@@ -20,9 +20,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from slimgrad.attached import Attached
 from slimgrad.audit import Audit, audit
 from slimgrad.bounds import Relative
+from slimgrad.bounds.base import Adaptive
 from slimgrad.errors import ConfigError
 from slimgrad.ledger import Ledger
-from slimgrad.policy import Compress, Policy, RoleBound, check_policy
+from slimgrad.policy import Compress, Policy, check_policy
 from slimgrad.progress import Progress
 from slimgrad.recorder import Recorder
 from slimgrad.report import Report
@@ -37,10 +38,10 @@ DEFAULT_BOUND, DEFAULT_POLICY = Relative(0.25), Compress()
 def attach(
     model: nn.Module,
     *others: nn.Module,
-    bound: RoleBound = DEFAULT_BOUND,
+    bound: Adaptive = DEFAULT_BOUND,
     policy: Policy = DEFAULT_POLICY,
     optimizer: torch.optim.Optimizer | None = None,
-    rules: Mapping[str, RoleBound] | None = None,
+    rules: Mapping[str, Adaptive] | None = None,
     min_bytes: int = 4096,
     seed: int = 0,
 ) -> Session:
@@ -58,9 +59,9 @@ class Session:
     def __init__(
         self,
         modules: tuple[nn.Module, ...],
-        bound: RoleBound,
+        bound: Adaptive,
         policy: Policy,
-        rules: Mapping[str, RoleBound],
+        rules: Mapping[str, Adaptive],
         min_bytes: int,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:

@@ -22,7 +22,7 @@ graph that is never run backward leaves nothing behind. A hook asks torch which 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ from slimgrad.saved import Kept, Rebuilt, Saved, Shaped
 WAITING = "slimgrad.errors"  # in the metadata of a node: errors that have arrived, by name and slot
 ACCUMULATE = "AccumulateGrad"
 
-current_node = torch._C._current_autograd_node
+current_node: Callable[[], Any] = torch._C._current_autograd_node
 
 
 class Streams:

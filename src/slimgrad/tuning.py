@@ -18,6 +18,7 @@ from slimgrad.bounds.base import Adaptive, Fixed, Reading, Request, RoleBound, S
 from slimgrad.errors import ConfigError
 from slimgrad.measure import Meter
 
+NO_STATE: State = {}  # of bounds that stay as they are
 DIGEST_LENGTH = 16  # hexadecimal digits
 
 
@@ -43,9 +44,7 @@ class Tuning:
     def bound_at(self, path: str, site: Site) -> RoleBound:
         """Return the bound for a tensor saved in the module at this path, at this site."""
         bound = self._attached.bound_of(path)
-        if not self.states or isinstance(bound, Fixed):
-            return bound
-        return bound.at(site, self.states[bound])
+        return bound.at(site, self.states.get(bound, NO_STATE))
 
     def begin_step(self, step: int) -> None:
         """Ask the bounds what they want measured in this step."""
