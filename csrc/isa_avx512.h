@@ -128,7 +128,7 @@ struct Avx512 {
   // ordered once such that byte k of lane i belongs to value i of vector k, and then shifted.
   static Floats lookup(const uint64_t* digits, int n_digits, const float* table) {
     const __m512i across = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    const __m512i within = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    const __m512i within = _mm512_setr4_epi32(0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703);  // 0, 4, 8, 12, 1 ...
     const __m512 values = _mm512_loadu_ps(table);
     const __m512i index = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(across, indices(digits, n_digits)), within);
     Floats r;
@@ -161,7 +161,7 @@ struct Avx512 {
     __m512i index = indices(digits, 4);
     index = _mm512_mask_add_epi8(index, sign, index, _mm512_set1_epi8(16));
     const __m512i across = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);  // Note [Indices without widening]
-    const __m512i within = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
+    const __m512i within = _mm512_setr4_epi32(0x09010800, 0x0b030a02, 0x0d050c04, 0x0f070e06);  // 0, 8, 1, 9 ...
     index = _mm512_shuffle_epi8(_mm512_permutexvar_epi64(across, index), within);
     _mm512_storeu_si512(out, _mm512_permutexvar_epi16(index, values));
     _mm512_storeu_si512(out + 32, _mm512_permutexvar_epi16(_mm512_srli_epi16(index, 8), values));

@@ -30,7 +30,7 @@ struct BlockMasks {                         // 66 KiB: one block's planes, befor
   uint64_t plane[kMaxPlanes][kGroups];
   uint64_t sign[kGroups];
   uint64_t low[SLIMGRAD_MAX_RICE][kGroups];
-  uint64_t digit[kGroups][4];               // decoding: how many planes are set, in binary digits
+  uint64_t digit[4][kGroups];               // decoding: how many planes are set, in binary digits
 };
 
 struct NestedCode {

@@ -51,4 +51,4 @@ export SLIMGRAD_LIBRARY="$library" SLIMGRAD_ISA=avx512 PYTHONPATH="$root/src"
 cd "$root"
 "$python" -c "from slimgrad.kernels import native; assert native.isa() == 'avx512', native.isa()"
 exec "$python" -m pytest -q -p no:cacheprovider -k avx512 "$@" \
-  tests/kernels/test_nested.py tests/kernels/test_sparse.py tests/kernels/test_bits.py
+  tests/kernels/test_nested.py tests/kernels/test_nested_edges.py tests/kernels/test_sparse.py tests/kernels/test_bits.py

@@ -18,6 +18,7 @@
 #undef _mm512_cmpgt_epi16_mask
 #undef _mm512_cvtps_ph
 #undef _mm512_inserti64x4
+#undef _mm512_setr4_epi32
 #undef _mm512_setr_epi32
 #undef _mm512_setr_epi64
 #undef _mm512_slli_epi32
@@ -108,10 +109,8 @@ inline __m512i _mm512_setr_epi64(long long a, long long b, long long c, long lon
                                  long long g, long long h) {
   return as<__m512i>(Lanes<long long>{{a, b, c, d, e, f, g, h}});
 }
-inline __m512i _mm512_broadcast_i32x4(__m128i a) {
-  __m512i r;
-  for (int i = 0; i < 4; ++i) std::memcpy(r.at + 16 * i, &a, 16);
-  return r;
+inline __m512i _mm512_setr4_epi32(int a, int b, int c, int d) {
+  return as<__m512i>(Lanes<int>{{a, b, c, d, a, b, c, d, a, b, c, d, a, b, c, d}});
 }
 
 inline __m512 _mm512_castsi512_ps(__m512i a) { return as<__m512>(a); }

@@ -59,8 +59,8 @@ void check_memory_and_casts() {
   check(begins_with<uint32_t>(_mm512_setr_epi32(9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0), {9, 8, 7, 6, 5}),
         "setr_epi32");
   check(begins_with<int64_t>(_mm512_setr_epi64(-1, 8, 7, 6, 5, 4, 3, 2), {-1, 8, 7, 6, 5, 4, 3, 2}), "setr_epi64");
-  _mm512_storeu_si512(room, _mm512_broadcast_i32x4(_mm_setr_epi32(1, 2, 3, 4)));
-  check(room[0] == 1 && room[12] == 4 && room[16] == 1 && room[60] == 4, "broadcast_i32x4");
+  _mm512_storeu_si512(room, _mm512_setr4_epi32(1, 2, 3, 4));
+  check(room[0] == 1 && room[12] == 4 && room[16] == 1 && room[60] == 4, "setr4_epi32");
   const __m512i wide = _mm512_castsi256_si512(_mm256_set1_epi8(9));
   _mm512_storeu_si512(room, _mm512_inserti64x4(wide, _mm256_set1_epi8(5), 1));
   check(room[0] == 9 && room[31] == 9 && room[32] == 5 && room[63] == 5, "castsi256_si512, inserti64x4 above it");
