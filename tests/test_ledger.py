@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import timeit
 from collections import deque
+from collections.abc import Iterator
 from time import thread_time
 
 import pytest
@@ -127,6 +129,16 @@ def test_clear_forgets_everything(ledger: Ledger) -> None:
     assert snapshot.last.is_empty
 
 
+@pytest.fixture
+def restless_threads() -> Iterator[None]:
+    """Threads that change over after nearly every instruction."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("restless_threads")
 def test_no_event_is_lost_between_threads(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledgers, "FOLD_AT", 100)
 

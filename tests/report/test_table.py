@@ -88,7 +88,7 @@ def test_a_rich_console_can_print_it() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=200, color_system="truecolor")
     console.print(a_report())
     printed = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "\x1b[1m" in printed
+    assert printed.startswith("\x1b[1mslimgrad: saved activations")
     assert "by role" in printed
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import random
+import sys
 import threading
 import timeit
 import warnings
+from collections.abc import Iterator
 from time import thread_time
 
 import numpy as np
@@ -145,6 +147,16 @@ def test_a_buffer_takes_no_more_than_was_asked() -> None:
     assert buffers.nbytes_held <= 87 * MIB + 2 * MIB
 
 
+@pytest.fixture
+def restless_threads() -> Iterator[None]:
+    """Threads that change over after nearly every instruction."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("restless_threads")
 def test_threads_take_and_return() -> None:
     buffers = Buffers()
     wrong = []
@@ -152,8 +164,8 @@ def test_threads_take_and_return() -> None:
     def work(value: int) -> None:
         order = random.Random(value)
         held: list[torch.Tensor] = []
-        for _ in range(500):
-            held.append(fill(buffers.take(order.randrange(1, 100_000)), value))
+        for _ in range(2000):
+            held.append(fill(buffers.take(order.randrange(1, 2000)), value))
             if len(held) > 3:
                 taken = held.pop(0)
                 if not holds(taken, value):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from itertools import pairwise
 
 import pytest
@@ -106,6 +107,21 @@ def test_each_byte_counts_once_whoever_has_it() -> None:
     alone.take(3 * MIB)
     assert alone.nbytes_held >= 3 * MIB
     assert alone.nbytes_live == 0
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda heap: Arena(heap).room(100), lambda heap: Buffers(heap).take(100)], ids=["room", "take"]
+)
+def test_only_one_thread_at_a_time_changes_the_gaps(ask) -> None:
+    heap = Heap()
+    thread = threading.Thread(target=ask, args=(heap,))
+    with heap.lock:
+        thread.start()
+        thread.join(timeout=0.3)
+        assert thread.is_alive()
+        assert heap.n_regions == 0
+    thread.join(timeout=30)
+    assert heap.n_regions == 1
 
 
 def test_owns_its_memory_and_nothing_else() -> None:
