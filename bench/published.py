@@ -6,8 +6,10 @@ A small network is trained for some steps, then one step is recorded (slimgrad.l
 per tensor, the tensors are coded, and the same step runs backward from what the codes restore: noise is the error's
 share of the gradients' energy, over all parameters.
 
-    as published     fraction 0.01, e2 0.5: what the constants of the papers give
+    as published     fraction 0.01, e2 0.5: what the constants of the papers give; what Noise has set
     1 %, 5 %, 20 %   the scheme's one parameter is scaled until its noise is just below; bytes are compared there
+
+`Noise` learns in a run of as many steps, once for each target; what is scaled is all of its bounds at once.
 
 All schemes code the same set of tensors: the inputs of convolutions, which is what COMET covers, and then those of
 linear layers and batch norms as well, which is what AC-GC covers. AC-GC runs with its own quantiser (`acgc`) and with
@@ -29,21 +31,21 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from slimgrad import codecs
-from slimgrad.bounds import Relative
-from slimgrad.bounds.acgc import AcGc
-from slimgrad.bounds.comet import Comet
+import slimgrad
+from slimgrad import AcGc, Comet, Exact, Relative, codecs
+from slimgrad.bounds.noise import Noise
 from slimgrad.codecs import Acgc, Codec, Nested
 from slimgrad.codecs.base import Bound
 from slimgrad.consumers import BATCH_NORM, CONV, LINEAR
 from slimgrad.lab import machine, models, rivals
-from slimgrad.lab.data import batches, fashion_mnist
+from slimgrad.lab.data import Images, batches, fashion_mnist
 from slimgrad.lab.recorded import SmallNet
-from slimgrad.lab.replay import Recorded, Step, record, replay
+from slimgrad.lab.replay import CONVS, LAYERS, NORMS, Recorded, Step, record, replay
 
 SETS = {"conv": ("conv",), "conv, linear, norm": ("conv", "linear", "norm")}
 ROLES = {"conv": CONV, "linear": LINEAR, "norm": BATCH_NORM}
 TARGETS = (0.01, 0.05, 0.2)
+AS_PUBLISHED = "as published"
 TRIES = 14  # codings per search; the noise then is within a few per cent of the target, from below
 LEARNING_RATE = 0.02
 
@@ -158,34 +160,81 @@ def at_noise(step: Step, tensors: str, scheme: Scheme, start: Row, target: float
     return best
 
 
-def trained_step(name: str, steps: int, batch: int, seed: int = 0) -> Step:
-    """Return a recorded step of a network after some training."""
-    torch.manual_seed(seed)
-    model = (
-        SmallNet() if name == "smallnet" else models.build(name, classes=10, width=0.25, in_channels=1, stem="small")
-    )
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
-    data = list(batches(fashion_mnist("train"), batch, steps + 1, seed))
-    for images in data[:-1]:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images.x), images.y).backward()
-        optimizer.step()
-    images = data[-1]
-    return record(model, lambda: nn.functional.cross_entropy(model(images.x), images.y), optimizer)
+class Setup(NamedTuple):
+    """What is trained: the same network on the same batches, every time."""
+
+    model: str
+    steps: int
+    batch: int
+    seed: int = 0
+
+    def build(self) -> nn.Module:
+        torch.manual_seed(self.seed)
+        if self.model == "smallnet":
+            return SmallNet()
+        return models.build(self.model, classes=10, width=0.25, in_channels=1, stem="small")
+
+    def train(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Train for all steps but leave the last batch for a recorded step."""
+        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
+        for images in self._batches()[:-1]:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images.x), images.y).backward()
+            optimizer.step()
+        return optimizer
+
+    def recorded(self) -> Step:
+        """Return a recorded step of the network after its training."""
+        model = self.build()
+        optimizer = self.train(model)
+        images = self._batches()[-1]
+        return record(model, lambda: nn.functional.cross_entropy(model(images.x), images.y), optimizer)
+
+    def _batches(self) -> list[Images]:
+        return list(batches(fashion_mnist("train"), self.batch, self.steps + 1, self.seed))
 
 
-def run(step: Step, console: Console) -> list[Row]:
-    rows = []
+def noise_scheme(setup: Setup, step: Step, words: tuple[str, ...], e2: float) -> Scheme:
+    """Return the bounds that Noise(e2) has learnt by the end of the training, as a scheme that scales them."""
+    model = setup.build()
+    rules = {path: Exact() for path, module in model.named_modules() if _word(module) not in (None, *words)}
+    bound = Noise(e2, every=10)
+    with slimgrad.attach(model, bound=bound, rules=rules, min_bytes=0) as session:
+        setup.train(model)
+        state = session.state_dict()["bounds"][repr(bound)]
+    entries = list(state["sites"].values())
+    chosen = [recorded for recorded in step.tensors if recorded.word in words]
+    if [entry["numel"] for entry in entries] != [recorded.tensor.numel() for recorded in chosen]:
+        raise RuntimeError(f"expected the {len(chosen)} recorded tensors, got {len(entries)} others in the session")
+    rel_of = {recorded.site: entry["rel"] for recorded, entry in zip(chosen, entries, strict=True)}
+
+    def bounds(value: float, words: tuple[str, ...], step: Step) -> Callable[[Recorded], Bound]:
+        return lambda recorded: Relative(value * rel_of[recorded.site]) if rel_of[recorded.site] else Exact()
+
+    return Scheme(f"Noise({e2:g})", "nested", "x its rel", 1.0, bounds)
+
+
+def _word(module: nn.Module) -> str | None:
+    if not isinstance(module, LAYERS):
+        return None
+    return "conv" if isinstance(module, CONVS) else "norm" if isinstance(module, NORMS) else "linear"
+
+
+def run(setup: Setup, console: Console) -> list[Row]:
+    step, rows = setup.recorded(), []
     has_sz3 = any(rival.name == "SZ3" for rival in rivals.installed())
-    for tensors in SETS:
+    for tensors, words in SETS.items():
         for scheme in SCHEMES:
-            if scheme.codec == "SZ3" and not has_sz3:
-                continue
-            start = measure(step, tensors, scheme, scheme.value, "as published")
-            found = [start, *(at_noise(step, tensors, scheme, start, target) for target in TARGETS)]
-            rows += [row for row in found if row is not None]
-            console.print(f"{tensors}: {scheme.name} ({scheme.codec})", style="dim")
-    return rows
+            if scheme.codec != "SZ3" or has_sz3:
+                start = measure(step, tensors, scheme, scheme.value, AS_PUBLISHED)
+                rows += [start, *(at_noise(step, tensors, scheme, start, target) for target in TARGETS)]
+                console.print(f"{tensors}: {scheme.name} ({scheme.codec})", style="dim")
+        for target in TARGETS:
+            scheme = noise_scheme(setup, step, words, target)
+            start = measure(step, tensors, scheme, scheme.value, AS_PUBLISHED)
+            rows += [start, at_noise(step, tensors, scheme, start, target)]
+            console.print(f"{tensors}: {scheme.name}", style="dim")
+    return [row for row in rows if row is not None]
 
 
 def table(rows: list[Row]) -> Table:
@@ -196,11 +245,11 @@ def table(rows: list[Row]) -> Table:
     for name in ("parameter", "bytes", "ratio", "measured", "x Relative"):
         shown.add_column(name, justify="right")
     for tensors in SETS:
-        for target in ("as published", *(f"{target:.0%}" for target in TARGETS)):
+        for target in (AS_PUBLISHED, *(f"{target:.0%}" for target in TARGETS)):
             some = [row for row in rows if (row.tensors, row.target) == (tensors, target)]
             plain = next((row.nbytes for row in some if row.scheme == "Relative"), 0)
             for row in some:
-                times = f"{row.nbytes / plain:.2f}" if plain and target != "as published" else "-"
+                times = f"{row.nbytes / plain:.2f}" if plain and target != AS_PUBLISHED else "-"
                 cells = (row.parameter, f"{row.nbytes:,}", f"{row.ratio:.2f}x", f"{row.noise:.3%}", times)
                 shown.add_row(tensors, target, row.scheme, row.codec, *cells)
             shown.add_section()
@@ -214,12 +263,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    step = trained_step(options.model, options.steps, options.batch)
-    rows = run(step, Console(stderr=True))
+    setup = Setup(options.model, options.steps, options.batch)
+    rows = run(setup, Console(stderr=True))
     Console(width=140).print(table(rows))
     if options.json:
-        setup = {"model": options.model, "steps": options.steps, "batch": options.batch}
-        data = {"machine": machine.describe(), "setup": setup, "rows": [row._asdict() for row in rows]}
+        data = {"machine": machine.describe(), "setup": setup._asdict(), "rows": [row._asdict() for row in rows]}
         options.json.write_text(json.dumps(data, indent=1) + "\n")
 
 

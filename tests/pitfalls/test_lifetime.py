@@ -82,7 +82,8 @@ def test_17_an_exception_in_forward_leaves_no_hooks():
 
 def test_17_an_exception_in_recording_leaves_no_hooks():
     """The same for the context."""
-    session = slimgrad.attach(Interrupted(), bound=EXACT)
+    model = Interrupted()
+    session = slimgrad.attach(model, bound=EXACT)
     with pytest.raises(ValueError, match="within"), session.recording():
         raise ValueError("within")
     assert hooks_are_off()

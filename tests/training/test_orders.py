@@ -160,7 +160,8 @@ def test_code_outside_the_modules_is_recorded_on_request():
 
     x = random(128, 64, seed=1)
     plain = gradients(loss(x), x, weight)
-    with slimgrad.attach(nn.Identity(), bound=EXACT) as session:
+    model = nn.Identity()  # held here: a session ends with the last of its models
+    with slimgrad.attach(model, bound=EXACT) as session:
         with session.recording():
             value = loss(x)
         assert session.report().to_dict()["last_step"]["saved_in"] > 0
