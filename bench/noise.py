@@ -1,0 +1,110 @@
+"""Does Noise(e2) keep its promise through a training? Audits every k steps, on images the training does not see.
+
+    python bench/noise.py --model resnet18 --e2 0.05 --steps 240 --json docs/results/noise_resnet18_0.05.json
+
+Small networks on the Fashion-MNIST of the package. The first two audits are left out of the figures: the first
+statistics are only just in. Audits calibrate the bound unless --blind, which shows what it does by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import slimgrad
+from slimgrad.audit import Audit
+from slimgrad.bounds.noise import Noise
+from slimgrad.lab import data, models
+
+OPTIONS = {
+    "resnet18": {"width": 0.125, "stem": "small"},
+    "vgg16_bn": {"width": 0.125, "hidden": 128, "pool": 1, "dropout": 0.0},
+    "mobilenet": {"width": 0.25, "dropout": 0.0},
+}
+EARLY, EVERY, LEFT_OUT, WINDOW = (2, 3, 5, 10), 20, 2, 10
+NEGLIGIBLE = 1e-6  # share of the gradient energy below which a layer is not looked at
+
+
+def images(split: str, batch: int, steps: int, seed: int, side: int):
+    """Yield batches of 32 x 32, or every second pixel of them."""
+    for x, y in data.batches(data.fashion_mnist(split), batch, steps, seed):
+        yield nn.functional.pad(x, (2, 2, 2, 2))[:, :, :: 32 // side, :: 32 // side] - 0.3, y
+
+
+def train(arguments: argparse.Namespace) -> list[Audit]:
+    """Return the audits of one training."""
+    torch.manual_seed(arguments.seed)
+    model = models.build(arguments.model, classes=10, in_channels=1, **OPTIONS[arguments.model])
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    side = 32 if arguments.model == "vgg16_bn" else 16
+    held = list(images("test", arguments.batch, 12, 7, side))
+    audits = []
+    with slimgrad.attach(model, criterion, bound=Noise(arguments.e2), min_bytes=1024) as session:
+        for step, (x, y) in enumerate(images("train", arguments.batch, arguments.steps, 1, side), start=1):
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            optimizer.step()
+            if step in EARLY or step % EVERY == 0:
+                at, target = held[len(audits) % len(held)]
+                before = dict(session.tuning.states)
+                audits.append(session.audit(lambda at=at, target=target: criterion(model(at), target)))
+                if arguments.blind:
+                    session.tuning.states.update(before)
+                print(audits[-1].summary(), flush=True)
+    return audits
+
+
+def figures(audits: list, e2: float) -> dict[str, object]:
+    """Return what the promise is about."""
+    counted = audits[LEFT_OUT:]
+    noise = [audit.noise for audit in counted]
+    means = [sum(noise[i : i + WINDOW]) / WINDOW for i in range(len(noise) - WINDOW + 1)]
+    worst = [
+        share.noise
+        for audit in counted
+        for share in audit.layers.values()
+        if share.energy > NEGLIGIBLE * sum(one.energy for one in audit.parameters.values())
+    ]
+    mean, mean_of_10 = sum(noise) / len(noise), max(means, default=0.0)
+    return {
+        "e2": e2,
+        "mean": mean,
+        "largest": max(noise),
+        "largest_mean_of_10": mean_of_10,
+        "largest_of_a_layer": max(worst),
+        "measured_over_expected": sum(audit.noise / audit.expected for audit in counted) / len(counted),
+        "saved_ratio": sum(audit.saved_ratio for audit in counted) / len(counted),
+        "keeps_mean": mean_of_10 <= e2 if means else None,
+        "keeps_largest": max(noise) <= 1.5 * e2,
+        "keeps_layers": max(worst) <= 4 * e2,
+        "uses_half": mean >= e2 / 2,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Does Noise(e2) keep its promise through a training?")
+    parser.add_argument("--model", choices=OPTIONS, default="resnet18")
+    parser.add_argument("--e2", type=float, default=0.05)
+    parser.add_argument("--steps", type=int, default=240)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--blind", action="store_true")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    audits = train(arguments)
+    found = figures(audits, arguments.e2)
+    print("\n".join(f"{name:24s} {value}" for name, value in found.items()))
+    if arguments.json:
+        record = {"model": arguments.model, "steps": arguments.steps, "blind": arguments.blind, **found}
+        record["audits"] = [{"step": a.step, "noise": a.noise, "expected": a.expected} for a in audits]
+        arguments.json.write_text(json.dumps(record, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
