@@ -257,3 +257,9 @@ def test_a_simple_module_that_was_changed_is_not_taken_at_its_word(roles_of, cha
     else:
         relu.forward = torch.exp
     assert names(roles_of(lambda x: relu(x), X2 * 1, relu=relu)) == ["relu result" if change == "hook" else "unknown"]
+
+
+def test_a_constant_in_a_product_is_kept_bit_for_bit():
+    constant = torch.randn(8, 8)
+    _, needs = roles_in(lambda: MADE @ constant.t())
+    assert needs == {Need.EXACT}

@@ -102,7 +102,7 @@ def _product(first: int) -> Consumer:
             return UNKNOWN
         parameters = [operand for operand in operands if is_parameter(operand)]
         if not parameters:
-            return PRODUCT
+            return PRODUCT if tensor.requires_grad else EXACT  # a constant is a weight that nobody registered
         is_weight = any(not operand.requires_grad or is_from(tensor, operand) for operand in parameters)
         return EXACT if is_weight else LINEAR  # see origins.py, Note [Which argument is it]
 
