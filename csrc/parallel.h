@@ -2,7 +2,7 @@
 //
 // Note [Whose threads]
 // torch's intra-op pool is an OpenMP runtime whose idle threads spin for a while. A second pool would fight them for the
-// same cores (docs/decisions/0002-threads.md has the measurement), so the loader passes us the GOMP_parallel of the
+// same cores (docs/decisions/0004-threads.md has the measurement), so the loader passes us the GOMP_parallel of the
 // runtime that torch has already loaded, and our work runs on torch's own threads.
 #pragma once
 
@@ -30,24 +30,31 @@ class DefaultFloats {
 
 constexpr int64_t kBlocksPerThread = 8;  // about 0.1 ms of work: less is not worth waking a thread for
 
-// Call body(i) for i in [0, count), dealt out to threads in order, under IEEE defaults. body returns false to stop all.
+// Call body(next) on as many threads as `count` blocks are worth, under IEEE defaults; each takes its blocks from `next`.
 template <class Body>
-bool for_each_block(int64_t count, int threads, Body body) {
+void for_each_thread(int64_t count, int threads, Body body) {
   struct Shared {
     Body* body;
-    int64_t count;
     std::atomic<int64_t> next{0};
-    std::atomic<bool> ok{true};
-  } shared{&body, count};
+  } shared{&body};
   auto work = [](void* data) {
     auto* s = static_cast<Shared*>(data);
-    DefaultFloats guard;
-    for (int64_t i; s->ok.load(std::memory_order_relaxed) && (i = s->next.fetch_add(1)) < s->count;)
-      if (!(*s->body)(i)) s->ok.store(false);
+    const DefaultFloats guard;
+    (*s->body)(s->next);
   };
   const int64_t useful = (count + kBlocksPerThread - 1) / kBlocksPerThread;
   run_parallel(useful < threads ? static_cast<int>(useful) : threads, work, &shared);
-  return shared.ok.load();
+}
+
+// Call body(i) for i in [0, count), dealt out to threads in order. body returns false to stop all.
+template <class Body>
+bool for_each_block(int64_t count, int threads, Body body) {
+  std::atomic<bool> ok{true};
+  for_each_thread(count, threads, [&](std::atomic<int64_t>& next) {
+    for (int64_t i; ok.load(std::memory_order_relaxed) && (i = next.fetch_add(1)) < count;)
+      if (!body(i)) ok.store(false);
+  });
+  return ok.load();
 }
 
 }  // namespace slimgrad
