@@ -16,6 +16,9 @@ from slimgrad.errors import (
     StorageFull,
     UnknownCodec,
 )
+from slimgrad.planner.accumulation import Accumulation
+from slimgrad.planner.batch_keeper import BatchKeeper
+from slimgrad.planner.fit_batch import fit_batch
 from slimgrad.policy import Compress
 from slimgrad.session import Session, attach
 
@@ -24,6 +27,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Absolute",
     "AcGc",
+    "Accumulation",
+    "BatchKeeper",
     "ChangedInPlace",
     "Comet",
     "Compress",
@@ -38,4 +43,5 @@ __all__ = [
     "UnknownCodec",
     "attach",
     "codecs",
+    "fit_batch",
 ]
