@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slimgrad import ConfigError
-from slimgrad.lab.data import Images, batches, fashion_mnist
+from slimgrad.lab.data.embedded import Images, batches, fashion_mnist
 
 
 @pytest.mark.parametrize(("split", "per_class"), [("train", 500), ("test", 100)])

@@ -1,0 +1,54 @@
+"""Files that are whole or not there: written beside their place, forced to the disk, then renamed over it.
+
+A process that is killed, or a disk that is full, leaves what was there before; nobody ever reads half a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from slimgrad.errors import StorageFull
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Let `write(file)` make the content of `path`; StorageFull, with the old content in place, where it cannot."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError when its stream breaks
+        kept = f"the {path.name} written before is still whole" if path.exists() else "nothing was written"
+        raise StorageFull(f"expected room for {path}, got {error}; {kept}; free some space in {path.parent}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write plain numbers, lists and dicts; NaN and infinities are refused, since not every reader knows them."""
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+def cache_folder() -> Path:
+    """Return where downloads are kept: $XDG_CACHE_HOME/slimgrad, or ~/.cache/slimgrad."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slimgrad"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name itself last, where the system has folders that can be synced."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

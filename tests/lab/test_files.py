@@ -1,0 +1,55 @@
+"""Files are whole or not there."""
+
+from pathlib import Path
+
+import pytest
+
+from slimgrad import StorageFull
+from slimgrad.lab.files import cache_folder, write_json, write_whole
+
+
+def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "state.pt"
+    write_whole(path, lambda file: file.write(b"good"))
+
+    def fill(file):
+        file.write(b"ba")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(StorageFull, match=r"No space left.*state\.pt written before is still whole"):
+        write_whole(path, fill)
+    assert path.read_bytes() == b"good"
+    assert [one.name for one in path.parent.iterdir()] == ["state.pt"]
+
+
+def test_a_first_write_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    def fill(file):
+        raise RuntimeError("unexpected pos 64 vs 0")
+
+    with pytest.raises(StorageFull, match="nothing was written"):
+        write_whole(tmp_path / "state.pt", fill)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("old")
+    write_whole(path, lambda file: (file.write(b"new"), file.flush(), seen.append(path.read_text())))
+    assert (seen, path.read_text()) == (["old"], "new")
+
+
+seen: list[str] = []
+
+
+def test_json_has_no_values_that_readers_trip_over(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"a": [1, 2.5]})
+    assert (tmp_path / "a.json").read_text() == '{\n "a": [\n  1,\n  2.5\n ]\n}\n'
+    with pytest.raises(ValueError, match="Out of range"):
+        write_json(tmp_path / "a.json", {"a": float("nan")})
+
+
+def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert cache_folder() == Path("/somewhere/slimgrad")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == Path.home() / ".cache" / "slimgrad"
