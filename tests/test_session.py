@@ -99,6 +99,11 @@ def test_the_state_resumes():
         assert state["n_steps"] == 3
 
 
+def test_the_default_bound_is_a_budget_of_noise():
+    with slimgrad.attach(small_net()) as session:
+        assert session.attached.bound == slimgrad.Noise(0.05)
+
+
 def test_nothing_recorded_is_explained():
     model = small_net()
     with slimgrad.attach(model) as session:

@@ -7,6 +7,7 @@ from slimgrad import codecs
 from slimgrad.bounds.acgc import AcGc
 from slimgrad.bounds.comet import Comet
 from slimgrad.bounds.fixed import Absolute, Exact, Relative
+from slimgrad.bounds.noise import Noise
 from slimgrad.errors import (
     ChangedInPlace,
     ConfigError,
@@ -36,6 +37,7 @@ __all__ = [
     "CorruptPayload",
     "Exact",
     "InternalError",
+    "Noise",
     "Relative",
     "Session",
     "SlimgradError",

@@ -169,4 +169,6 @@ def _check(roots: tuple[nn.Module, ...], bound: Adaptive, rules: Mapping[str, Ad
             )
     for name, value in (("bound", bound), *((f"rules[{pattern!r}]", rule) for pattern, rule in rules.items())):
         if not hasattr(value, "at"):
-            raise ConfigError(f"expected {name} to be Exact(), Absolute(eps) or Relative(rel), got {value!r}")
+            raise ConfigError(
+                f"expected {name} to be a bound, such as Noise(0.05), Relative(0.25) or Exact(), got {value!r}"
+            )

@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from slimgrad.attached import Attached
 from slimgrad.audit import Audit, audit
-from slimgrad.bounds import Relative
+from slimgrad.bounds import Noise
 from slimgrad.bounds.base import Adaptive
 from slimgrad.errors import ConfigError
 from slimgrad.ledger import Ledger
@@ -32,7 +32,7 @@ from slimgrad.saved import Rebuilt
 from slimgrad.shelf import Shelf
 from slimgrad.tuning import Tuning
 
-DEFAULT_BOUND, DEFAULT_POLICY = Relative(0.25), Compress()
+DEFAULT_BOUND, DEFAULT_POLICY = Noise(0.05), Compress()
 
 
 def attach(
