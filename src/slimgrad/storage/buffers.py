@@ -17,6 +17,7 @@ from __future__ import annotations
 import torch
 
 from slimgrad.storage.heap import ALIGNMENT, Heap, Lease
+from slimgrad.storage.pages import round_up
 
 
 class Buffers:
@@ -26,14 +27,16 @@ class Buffers:
         self._is_alone = heap is None
         self._heap = heap or Heap()
 
-    def take(self, nbytes: int) -> torch.Tensor:
-        """Return `nbytes` bytes of undefined content."""
+    def take(self, nbytes: int, unit: int = ALIGNMENT) -> torch.Tensor:
+        """Return `nbytes` bytes of undefined content, beginning and, unseen by the tensor, ending at a whole `unit`."""
         heap = self._heap
-        size = (nbytes + ALIGNMENT - 1) & -ALIGNMENT or ALIGNMENT
+        size = round_up(nbytes, unit) or unit
+        size += unit - ALIGNMENT  # the heap itself knows only ALIGNMENT
         with heap.lock:
             region, start = heap.reserve(size)
             region.use(start + size)
-            array = region.pages.values[start : start + nbytes]
+            first = round_up(start, unit)
+            array = region.pages.values[first : first + nbytes]
             lease = Lease(array, region.returned.append)
             lease.start = start
             lease.end = start + size

@@ -27,10 +27,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from bisect import bisect_left
 from collections import deque
 
 from slimgrad.errors import StorageFull
+from slimgrad.storage.gaps import Gaps
 from slimgrad.storage.pages import HUGE, Pages, default_nbytes, unlock_in_child
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector a kernel may load
@@ -50,21 +50,14 @@ class Lease(weakref.ref):
     __eq__ = object.__eq__
 
 
-class Region:
-    """A piece of address space, its gaps, and what is known of its pages.
+class Region(Gaps):
+    """A piece of address space, its gaps, and what is known of its pages."""
 
-    Each change of `gaps` is one operation on the list, so that an interrupt can lose a range but never break the list.
-    """
-
-    __slots__ = (
-        "__weakref__", "dead", "gaps", "high", "is_reserved", "last_use", "lent", "nbytes_coded", "pages", "returned"
-    )  # fmt: skip
+    __slots__ = ("__weakref__", "dead", "high", "is_reserved", "last_use", "lent", "nbytes_coded", "pages", "returned")
 
     def __init__(self, nbytes: int) -> None:
         self.pages = Pages(nbytes)
-        # (start, end) in the order of addresses. The last one ends a byte beyond the region: too little to be used, and
-        # enough for it to stay when the region is full.
-        self.gaps = [(0, self.pages.size + 1)]
+        super().__init__(self.pages.size)
         self.dead: deque[tuple[int, int, int]] = deque()  # start, end, and by how much nbytes_coded falls
         self.returned: deque[Lease] = deque()
         self.lent: set[Lease] = set()
@@ -74,42 +67,8 @@ class Region:
         self.last_use = 0
 
     @property
-    def top(self) -> int:
-        """The end of the highest range in use."""
-        return self.gaps[-1][0]
-
-    @property
     def nbytes_lent(self) -> int:
         return sum(lease.end - lease.start for lease in self.lent)
-
-    def cut(self, nbytes: int) -> int:
-        """Return the start of the lowest gap of that size, now taken, or -1."""
-        gaps = self.gaps
-        for i, (start, end) in enumerate(gaps):
-            if end - start > nbytes:
-                gaps[i] = (start + nbytes, end)
-                return start
-            if end - start == nbytes:
-                del gaps[i]
-                return start
-        return -1
-
-    def mend(self, start: int, end: int) -> None:
-        """Make [start, end) a gap again, one with the gaps that touch it."""
-        gaps = self.gaps
-        above, stop = gaps[-1]
-        if end == above and (len(gaps) == 1 or gaps[-2][1] < start):  # the usual case: the topmost range
-            gaps[-1] = (start, stop)
-            return
-        i = bisect_left(gaps, (start,))
-        first = last = i
-        if gaps[i][0] == end:
-            end = gaps[i][1]
-            last += 1
-        if i and gaps[i - 1][1] == start:
-            first -= 1
-            start = gaps[first][0]
-        gaps[first:last] = ((start, end),)
 
     def use(self, end: int) -> None:
         """Note that bytes below `end` are written."""
