@@ -71,6 +71,6 @@ def test_a_library_of_another_kind_is_named(tmp_path: Path) -> None:
 
 def test_the_pool_is_that_of_torch() -> None:
     """Two OpenMP runtimes would fight for the cores; see Note [Whose threads] in csrc/parallel.h."""
-    address = library._pool_of_torch()
+    address = library.pool_of_torch()
     if sys.platform == "linux":
         assert address

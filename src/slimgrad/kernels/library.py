@@ -42,7 +42,7 @@ def _library() -> ctypes.CDLL | str:
     _declare_lossless(library)
     _check_isa_wish(library)
     library.slimgrad_use_pool.argtypes = [p]
-    library.slimgrad_use_pool(_pool_of_torch())
+    library.slimgrad_use_pool(pool_of_torch())
     return library
 
 
@@ -69,7 +69,7 @@ def _check_isa_wish(library: ctypes.CDLL) -> None:
         )
 
 
-def _pool_of_torch() -> int | None:
+def pool_of_torch() -> int | None:
     """Return the address of GOMP_parallel in the OpenMP runtime that torch has loaded, if it can be found."""
     for path in _loaded_openmp_runtimes():
         try:
