@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slimgrad import Absolute, Compress, Exact, Relative
-from slimgrad.codecs import Nested, Zvc
+from slimgrad import Absolute, Compress, Exact, Relative, Swap
+from slimgrad.codecs import Nested, Raw, Zvc
 from slimgrad.errors import ConfigError, UnknownCodec
 from slimgrad.policy import check_policy, stricter
 from slimgrad.roles import EXACT, UNKNOWN, Need, Role
 
 X = torch.randn(4, 8, 16, 16)
+HALF = Relative(0.5)
 VALUES = Role("conv input", Need.VALUES)
 SPARSE = Role("relu result", Need.VALUES, is_sparse=True)
 CENTRED = Role("norm input", Need.VALUES, axis=1, is_centred=True)
@@ -67,3 +68,54 @@ def test_the_stricter_of_two_bounds():
 def test_a_policy_that_does_not_exist_is_refused():
     with pytest.raises(ConfigError, match="Compress"):
         check_policy("swap")
+
+
+class TestSwap:
+    """What leaves, and in which form."""
+
+    BIG = torch.randn(1 << 19)
+
+    def plan(self, swap: Swap, role: Role = VALUES, x: torch.Tensor = BIG, bound: Relative | Exact = HALF):
+        return swap.plan(role, x, bound)
+
+    def test_coded_as_compress_does(self):
+        plan = self.plan(Swap("disk"))
+        assert plan == Compress().plan(VALUES, self.BIG, Relative(0.5))._replace(tier="disk")
+        assert self.plan(Swap("host", overlap=True)).overlaps
+
+    def test_small_tensors_stay(self):
+        small = torch.randn(1000)
+        assert self.plan(Swap("disk"), x=small) == Compress().plan(VALUES, small, Relative(0.5))
+        assert self.plan(Swap("disk", compress=False), x=small).codec is None
+        assert self.plan(Swap("disk", min_bytes=4000), x=small).tier == "disk"
+
+    def test_without_compression_everything_leaves_as_it_is(self):
+        for role in (VALUES, SPARSE, UNKNOWN):
+            plan = self.plan(Swap("disk", compress=False), role)
+            assert (type(plan.codec), plan.tier) == (Raw, "disk")
+
+    def test_what_no_code_serves_leaves_as_it_is(self):
+        plan = self.plan(Swap("disk"), UNKNOWN)
+        assert type(plan.codec) is Raw and plan.tier == "disk"
+        assert self.plan(Swap("disk"), VALUES, bound=Exact()).tier == "disk"
+        assert self.plan(Swap("host"), UNKNOWN).codec is None, "a copy in the same memory helps nobody"
+
+    @pytest.mark.parametrize(
+        "options, message",
+        [
+            ({"tier": "tape"}, "tier='host' or tier='disk'"),
+            ({"min_bytes": -1}, "number of bytes"),
+            ({"min_bytes": 0.5}, "number of bytes"),
+            ({"fraction": 0.0}, "0 < fraction <= 1"),
+            ({"fraction": 1.5}, "0 < fraction <= 1"),
+        ],
+    )
+    def test_refused(self, options, message):
+        with pytest.raises(ConfigError, match=message):
+            Swap(**options)
+
+    def test_no_policy_at_all(self):
+        for wrong in ("swap", Swap, None):
+            with pytest.raises(ConfigError, match="Compress"):
+                check_policy(wrong)
+        check_policy(Swap())

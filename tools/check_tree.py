@@ -27,7 +27,7 @@ LAYERS = (  # from the top; a module may import its own layer and those below
     {"lab", "integrations"},
     {"slimgrad"},  # the public names: only what is above may ask for them
     {"session", "recorder", "attached", "audit", "planner", "progress", "tuning", "measure", "readers", "streams"},
-    {"shelf", "saved", "report"},
+    {"shelf", "saved", "tiers", "report"},
     {"policy", "bounds", "consumers", "origins", "roles"},
     {"codecs", "storage", "ledger"},
     {"kernels"},

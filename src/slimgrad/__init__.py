@@ -20,7 +20,7 @@ from slimgrad.errors import (
 from slimgrad.planner.accumulation import Accumulation
 from slimgrad.planner.batch_keeper import BatchKeeper
 from slimgrad.planner.fit_batch import fit_batch
-from slimgrad.policy import Compress
+from slimgrad.policy import Compress, Swap
 from slimgrad.session import Session, attach
 
 __version__ = "0.1.0"
@@ -42,6 +42,7 @@ __all__ = [
     "Session",
     "SlimgradError",
     "StorageFull",
+    "Swap",
     "UnknownCodec",
     "attach",
     "codecs",

@@ -37,6 +37,7 @@ from slimgrad.bounds.momentum import momentum_of
 from slimgrad.readers import Grads, leaf_of, read
 from slimgrad.saved import Saved, Stored
 from slimgrad.streams import ACCUMULATE, Streams, call, can_be_called, current_node, energy, saved_of
+from slimgrad.tiers import eps_of
 
 QUOTA = 1 / 16  # of the original bytes; one tensor may always be kept
 TRAVEL = "travel"  # the stream of all errors that are passed on
@@ -114,7 +115,7 @@ class Meter:
             numel=stored.nbytes // stored.dtype.itemsize,
             nbytes=stored.nbytes_held,
             rel=getattr(bound, "rel", 0.0),
-            eps=part.codec.eps_of(part.slot.payload),
+            eps=eps_of(part.codec, part.slot),
             rms=rms,
             density=density,
             unit=1.0 if stored.role is None else stored.role.scale,

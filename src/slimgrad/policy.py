@@ -1,12 +1,16 @@
 """How a tensor may be kept: Role and bound -> Plan.
 
 A policy is a frozen value with one method, plan(role, tensor, bound). It looks at the tensor's dtype and layout, never
-at its values. Compress is the one there is: everything stays where it is, coded as its role allows.
+at its values.
+
+    Compress   everything stays where it is, coded as its role allows
+    Swap       the same, and large tensors leave for another tier; or they leave as they are
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -14,7 +18,7 @@ import torch
 
 from slimgrad import codecs
 from slimgrad.bounds import Absolute, Exact, Relative
-from slimgrad.codecs import Codec, Index, Mask, Nested, Zvc
+from slimgrad.codecs import Codec, Index, Mask, Nested, Raw, Zvc
 from slimgrad.codecs.base import Bound
 from slimgrad.errors import ConfigError
 from slimgrad.ledger import EXACT, UNKNOWN
@@ -23,6 +27,8 @@ from slimgrad.roles import Need, Role, Window
 
 NEEDED = "needed bit for bit"
 NO_CODE = "no code for this dtype or device"
+NOT_MOVED = "too small to swap, or beyond the share that is"
+HOST, DISK = TIERS = ("host", "disk")
 
 
 class RoleBound(Protocol):
@@ -40,10 +46,12 @@ class Plan(NamedTuple):
     row: int = 0  # ... or the length of rows with steps of their own
     keeps_sign: bool = False  # zeros and signs come back exactly
     reason: str = ""
+    tier: str = ""  # where the bytes go: DISK, HOST; "": the arena
+    overlaps: bool = False  # coded by the worker beside training
 
 
 class Policy(Protocol):
-    """What a session asks of its policy."""
+    """What a session asks of its policy. One that has a `moves_exact` that is true plans for unknown tensors too."""
 
     def plan(self, role: Role, tensor: torch.Tensor, bound: RoleBound) -> Plan: ...
 
@@ -71,11 +79,53 @@ class Compress:
         return _values_plan(self.codec, role, tensor.dtype, bound.of(role))
 
 
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Move tensors of at least `min_bytes` to host memory or disk, coded on the way as Compress does, or as they are.
+
+    Smaller ones stay in the arena; with `compress=False` they stay as they are, and gradients are exact. `fraction` is
+    the share of the bytes that leave, those saved first. `overlap` has the worker code beside training.
+    """
+
+    tier: str = HOST
+    compress: bool = True
+    directory: str | os.PathLike[str] | None = None
+    min_bytes: int = 1 << 20
+    fraction: float = 1.0
+    overlap: bool = False
+
+    moves_exact = True
+
+    def __post_init__(self) -> None:
+        if self.tier not in TIERS:
+            raise ConfigError(f"expected tier='host' or tier='disk', got {self.tier!r}")
+        if self.tier == DISK and not hasattr(os, "preadv"):
+            raise ConfigError("expected a system with pread and pwrite for tier='disk', got none; use tier='host'")
+        if not isinstance(self.min_bytes, int) or self.min_bytes < 0:
+            raise ConfigError(f"expected min_bytes to be a number of bytes, got {self.min_bytes!r}")
+        if not 0.0 < self.fraction <= 1.0:
+            raise ConfigError(f"expected 0 < fraction <= 1, got {self.fraction!r}; to swap nothing use Compress()")
+
+    def plan(self, role: Role, tensor: torch.Tensor, bound: RoleBound) -> Plan:
+        """Return how to keep a tensor of this role."""
+        plan = COMPRESS.plan(role, tensor, bound) if self.compress else NOT_MOVED_PLAN
+        if not tensor.is_cpu or tensor.untyped_storage().nbytes() < self.min_bytes:
+            return plan
+        if plan.codec is None:
+            if not self.compress or self.tier == DISK:
+                return RAW_PLAN._replace(tier=self.tier, reason=plan.reason)
+            return plan
+        return plan._replace(tier=self.tier, overlaps=self.overlap)
+
+
+COMPRESS = Compress()
 UNKNOWN_PLAN = Plan(None, reason=UNKNOWN)
 NEEDED_PLAN = Plan(None, reason=NEEDED)
 NO_CODE_PLAN = Plan(None, reason=NO_CODE)
 EXACT_PLAN = Plan(None, reason=EXACT)
 MASK_PLAN = Plan(Mask(), keeps_sign=True)
+NOT_MOVED_PLAN = Plan(None, reason=NOT_MOVED)
+RAW_PLAN = Plan(Raw(), keeps_sign=True)
 
 
 def _index(window: Window | None, indices: torch.Tensor) -> Index:
@@ -117,5 +167,5 @@ def stricter(first: RoleBound, second: RoleBound) -> RoleBound:
 
 def check_policy(policy: object) -> None:
     """Raise ConfigError unless the policy is one that there is."""
-    if not isinstance(policy, Compress):
-        raise ConfigError(f"expected policy=slimgrad.Compress(), the only policy there is so far, got {policy!r}")
+    if isinstance(policy, type) or not callable(getattr(policy, "plan", None)):
+        raise ConfigError(f"expected policy=slimgrad.Compress() or slimgrad.Swap(tier='disk'), got {policy!r}")

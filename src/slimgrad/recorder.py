@@ -59,6 +59,7 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.session, self.shelf, self.progress = session, session.shelf, session.progress
         self.tuning = session.tuning
+        self.moves_exact = getattr(session.policy, "moves_exact", False)
         self.hooks = (self.pack, self.unpack)
         self.is_on = False
         self.n_paused = 0
@@ -103,7 +104,7 @@ class Recorder(TorchFunctionMode):
         if found is None:
             site = self._next_site()
             first = self.progress.hints.get(site, role)
-            if first.is_exact:
+            if first.is_exact and not self.moves_exact:
                 return self.left.keep_exact(tensor, storage, first, self.path, call)
             stored = Stored(tensor, storage, site)
             if first is not role:

@@ -35,7 +35,8 @@ from slimgrad.consumers import Call
 from slimgrad.errors import ChangedInPlace
 from slimgrad.policy import NEEDED, Plan, RoleBound, stricter
 from slimgrad.roles import EXACT, UNKNOWN, Flag, Need, Role, merged, with_flags
-from slimgrad.storage import Buffers, Slot
+from slimgrad.storage import Buffers
+from slimgrad.tiers import AnySlot, Form, restored
 
 PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 NOTE = "_slimgrad_stored"  # attribute of a storage; Note [One storage, one Stored]
@@ -45,7 +46,7 @@ class Part(NamedTuple):
     """One coded form of a whole storage."""
 
     codec: Codec
-    slot: Slot
+    slot: AnySlot
     plan: Plan
 
 
@@ -156,8 +157,7 @@ class Stored:
 
     def decode(self, part: Part, buffers: Buffers) -> torch.Tensor:
         """Return the values of a part, one-dimensional, in a pooled buffer."""
-        values = buffers.take(self.nbytes).view(self.dtype)
-        part.codec.decode(part.slot.payload, values)
+        values = restored(part.codec, part.slot, Form(self.nbytes, self.dtype), buffers)
         storage = values.untyped_storage()
         setattr(storage, NOTE, weakref.ref(self))
         self.decoded = (part, weakref.ref(storage))

@@ -68,10 +68,10 @@ class Session:
         check_policy(policy)
         if not isinstance(min_bytes, int) or min_bytes < 0:
             raise ConfigError(f"expected min_bytes to be a number of bytes, got {min_bytes!r}; the default is 4096")
+        self.shelf = Shelf(Ledger(), policy)  # first: it may refuse, and the model is free then
         self.attached = Attached(modules, bound, rules)
         self._paths = self.attached.paths
         self.policy, self.min_bytes = policy, min_bytes
-        self.shelf = Shelf(Ledger())
         self.tuning = Tuning(self.attached, optimizer)
         self.progress = Progress(self.shelf, self.tuning)
         self.rebuilt: weakref.WeakSet[Rebuilt] = weakref.WeakSet()
@@ -164,8 +164,12 @@ class Session:
     def report(self) -> Report:
         """Return what was saved, how small it became, and what memory it took."""
         self.progress.begin_forward()  # whatever comes next belongs to the next step
-        storage = {"pools at most": self.shelf.arena.nbytes_peak}
-        remarks = self.progress.remarks() + ([] if self.last_audit is None else [self.last_audit.summary()])
+        storage = {"pools at most": self.shelf.arena.nbytes_peak, **self.shelf.tiers.sizes()}
+        remarks = (
+            self.progress.remarks()
+            + self.shelf.tiers.remarks()
+            + ([] if self.last_audit is None else [self.last_audit.summary()])
+        )
         return Report(self.shelf.ledger.snapshot(), storage, self._meter.read(), remarks)
 
     def audit(self, fn: Callable[[], torch.Tensor]) -> Audit:

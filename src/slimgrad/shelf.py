@@ -19,28 +19,30 @@ import weakref
 
 import torch
 
-from slimgrad.codecs import Channels, Mask
+from slimgrad.codecs import Channels, Codec, Mask, Raw
 from slimgrad.ledger import Ledger
-from slimgrad.policy import Plan
+from slimgrad.policy import DISK, Plan
 from slimgrad.roles import Need, Role
 from slimgrad.saved import Part, Saved, Stored
-from slimgrad.storage import Arena, Buffers, Heap
+from slimgrad.storage import Arena, Buffers, Heap, Slot, Spilled
+from slimgrad.tiers import Deferred, Tiers
 
 NO_GAIN = "no code makes it smaller"
 SAMPLE_EVERY = 97  # coded tensors between two whose error is measured; prime, so that every layer has its turn
 SAMPLE_VALUES = 1 << 16  # of such a tensor that are compared
 SHAPE_CODEC, REBUILD_CODEC = "shape", "rebuild"  # what the ledger calls it when nothing is stored
 REBUILT_NOTE = "_slimgrad_rebuilt"  # attribute of a storage that was counted
-MASK = Mask()
+MASK, RAW = Mask(), Raw()
 
 
 class Shelf:
     """Arena, buffers and ledger of one session."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, policy: object = None) -> None:
         heap = Heap()  # shared, so that buffers reuse the pages that coded bytes have left
         self.arena = Arena(heap)
         self.buffers = Buffers(heap)
+        self.tiers = Tiers(self.arena, self.buffers, policy)
         self.ledger = ledger
         self._n_coded = 0
         self._last: weakref.ref[Stored] | None = None  # whose values are held; Note [Decoded once]
@@ -52,7 +54,9 @@ class Shelf:
         part = None
         start = time.perf_counter()
         if plan.codec is not None:
-            part = self._encode(stored, tensor, role, plan)
+            is_first = stored.flags is None and stored.values is None
+            encode = self._encode_later if plan.overlaps and is_first else self._encode
+            part = encode(stored, tensor, role, plan)
         if part is None:
             stored.keep(tensor.detach())
             self.ledger.record_kept(stored.path, role.name, stored.nbytes, plan.reason or NO_GAIN, detail)
@@ -65,7 +69,8 @@ class Shelf:
             stored.values = part
             if plan.keeps_sign and (stored.flag is None or stored.flag.is_sign or part.codec.is_lossless):
                 stored.flags = None
-        self._note(stored, time.perf_counter() - start)
+        if not isinstance(part.slot, Deferred):
+            self._note(stored, time.perf_counter() - start)
 
     def put_shape(self, stored: Stored, tensor: torch.Tensor, role: Role) -> None:
         """Note a tensor of which nothing is stored."""
@@ -102,12 +107,14 @@ class Shelf:
 
     def close(self) -> None:
         """Give pooled memory back; what the graph still needs goes with the graph."""
+        self.tiers.close()
         self.arena.close()
         self.buffers.close()
 
     def end_step(self) -> None:
         """Count one step, and give back what the last ones did not use."""
         self.ledger.next_step()
+        self.tiers.begin_step()
         self.arena.trim()
         self.buffers.trim()
 
@@ -117,8 +124,43 @@ class Shelf:
         return self.arena.nbytes_live + sum(stored.nbytes for stored in kept if stored.kept is not None)
 
     def _encode(self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan) -> Part | None:
+        flat, channels = flattened(stored, tensor, plan)
+        is_leaving = self.tiers.takes(plan, stored.nbytes)
+        found = self._code(stored, flat, channels, role, plan, is_leaving)
+        return None if found is None else Part(*found, plan)
+
+    def _encode_later(self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan) -> Part:
+        """Have the worker code it; see Note [Coded beside compute] in tiers.py."""
         assert plan.codec is not None
-        flat = tensor.detach().as_strided((stored.nbytes // tensor.element_size(),), (1,), 0)
+        flat, channels = flattened(stored, tensor, plan)
+        is_leaving = self.tiers.takes(plan, stored.nbytes)
+
+        def encode() -> tuple[Codec, Slot | Spilled] | None:
+            start = time.perf_counter()
+            found = self._code(stored, flat, channels, role, plan, is_leaving)
+            codec, nbytes = (RAW, stored.nbytes) if found is None else (found[0], found[1].nbytes)
+            seconds = time.perf_counter() - start
+            self.ledger.record_pack(stored.path, role.name, codec.name, stored.nbytes, nbytes, seconds)
+            return found
+
+        return Part(plan.codec, self.tiers.later(encode, flat), plan)
+
+    def _code(
+        self, stored: Stored, flat: torch.Tensor, channels: Channels | None, role: Role, plan: Plan, is_leaving: bool
+    ) -> tuple[Codec, Slot | Spilled] | None:
+        """Return code and bytes, which may have left; None where the tensor had better stay as it is."""
+        assert plan.codec is not None
+        slot = None if isinstance(plan.codec, Raw) else self._coded_slot(stored, flat, channels, role, plan)
+        if slot is not None:
+            return plan.codec, self.tiers.move(slot, plan) if is_leaving else slot
+        if is_leaving and (plan.tier == DISK or isinstance(plan.codec, Raw)):
+            return RAW, self.tiers.move(flat, plan)
+        return None
+
+    def _coded_slot(
+        self, stored: Stored, flat: torch.Tensor, channels: Channels | None, role: Role, plan: Plan
+    ) -> Slot | None:
+        assert plan.codec is not None
         with without_autocast():
             if role.need is Need.SIGN:
                 assert role.flag is not None
@@ -127,23 +169,22 @@ class Shelf:
                     return None
                 payload = MASK.encode_bits(bits, role.flag.if_set, role.flag.if_not, flat.dtype, self.arena.room)
             else:
-                channels = channels_of(tensor, flat.numel(), plan)
                 if plan.row and channels is None:
                     return None  # not the tensor that the plan was made for
                 payload = plan.codec.encode(flat, plan.bound, channels, self.arena.room)
             if payload is None or payload.numel() >= stored.nbytes:
                 return None
-            part = Part(plan.codec, self.arena.keep(payload, payload.numel()), plan)
+            slot = self.arena.keep(payload, payload.numel())
             self._n_coded += 1
             if self._n_coded % SAMPLE_EVERY == 1 and not plan.codec.is_lossless:
-                self._sample(stored, flat, part, role)
-        return part
+                self._sample(stored, flat, plan.codec, slot, role)
+        return slot
 
-    def _sample(self, stored: Stored, flat: torch.Tensor, part: Part, role: Role) -> None:
+    def _sample(self, stored: Stored, flat: torch.Tensor, codec: Codec, slot: Slot, role: Role) -> None:
         """Measure the worst error of one tensor, as a fraction of the bound that its payload records."""
         restored = self.buffers.take(stored.nbytes).view(stored.dtype)
-        part.codec.decode(part.slot.payload, restored)
-        eps = part.codec.eps_of(part.slot.payload)
+        codec.decode(slot.payload, restored)
+        eps = codec.eps_of(slot.payload)
         some = slice(None, None, 1 + flat.numel() // SAMPLE_VALUES)
         worst = float((restored[some].float() - flat[some].float()).abs_().nan_to_num_(0.0).max())
         if eps > 0:
@@ -172,6 +213,12 @@ class Shelf:
             self._note(stored, 0.0, -1)
         elif stored.guard is not None:  # nothing was needed of it so far
             self.ledger.record_pack(stored.path, stored.name, SHAPE_CODEC, -stored.nbytes, 0, 0.0, -1)
+
+
+def flattened(stored: Stored, tensor: torch.Tensor, plan: Plan) -> tuple[torch.Tensor, Channels | None]:
+    """Return the whole storage in memory order, and where the plan's channels lie in it."""
+    flat = tensor.detach().as_strided((stored.nbytes // tensor.element_size(),), (1,), 0)
+    return flat, channels_of(tensor, flat.numel(), plan)
 
 
 def channels_of(tensor: torch.Tensor, numel: int, plan: Plan) -> Channels | None:

@@ -88,6 +88,10 @@ class Spilled:
         self._ahead = QUEUED
         return True
 
+    def peek(self) -> torch.Tensor:
+        """Return the bytes without a word to the schedule: this is not the read that backward makes."""
+        return self._resident()
+
     def _resident(self) -> torch.Tensor:
         source = self._source
         if source is None:  # written between two looks
@@ -103,6 +107,7 @@ class Spilled:
         if self._ahead == RUNNING and extent.file.fd >= 0:
             worker.wait_for(lambda: self._ahead != RUNNING)
         loaded, self._loaded = self._loaded, None
+        self._tier.n_ahead += loaded is not None
         return loaded
 
 
@@ -115,7 +120,7 @@ class Tier:
         self.problem = ""  # why bytes stay in memory that should have left
         self._is_broken = False
         self._was_told = False
-        self.n_spilled = self.n_loaded = self.n_ahead_used = 0
+        self.n_loaded = self.n_ahead = 0  # extents read, and payloads that were there when they were asked for
 
     def spill(self, source: Slot | torch.Tensor) -> Spilled:
         """Return what owns the bytes from now on. May wait; see Note [Back-pressure] in worker.py."""
