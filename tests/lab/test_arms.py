@@ -6,9 +6,8 @@ import pytest
 import torch
 from scenes import relative_error, same
 
-import slimgrad
 from slimgrad.errors import ConfigError
-from slimgrad.lab.arms import Material, Setup, Step, bound_of, in_fresh_process, setup_of
+from slimgrad.lab.arms import Material, Setup, Step, in_fresh_process, setup_of
 
 TINY = Setup("tiny_nets:cnn", batch=2, size=32, bound="exact", threads=1)
 
@@ -53,18 +52,6 @@ def test_the_checkpointed_arm_really_computes_again(material):
         inner.register_forward_pre_hook(lambda *_, arm=arm: calls.append(arm))
         step()
     assert calls == ["plain", "checkpoint", "checkpoint"]
-
-
-def test_bounds_are_words():
-    assert bound_of("exact") == slimgrad.Exact()
-    assert bound_of("relative:0.5") == slimgrad.Relative(0.5)
-    assert bound_of("absolute:0.01") == slimgrad.Absolute(0.01)
-
-
-@pytest.mark.parametrize("text", ["", "relative", "relative:", "exact:1", "absolute:much", "relative:-1", "loose:3"])
-def test_wrong_bounds_say_what_to_type(text):
-    with pytest.raises(ConfigError, match=r"expected|write"):
-        bound_of(text)
 
 
 def test_wrong_setups_say_what_to_type():

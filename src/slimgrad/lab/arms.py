@@ -18,7 +18,6 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -27,11 +26,11 @@ from torch.utils.checkpoint import checkpoint
 import slimgrad
 from slimgrad.errors import ConfigError
 from slimgrad.lab import models
+from slimgrad.lab.words import bound_of
 
 ARMS = ("plain", "slim", "checkpoint")
 BATCHES = {"resnet50": 16, "vgg16": 8, "vgg16_bn": 8, "alexnet": 64, "resnet18": 32, "unet2d": 4, "gpt": 4}
 LOW_PRECISION = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-BOUNDS = {"relative": slimgrad.Relative, "absolute": slimgrad.Absolute}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +54,6 @@ class Setup:
         words = [f"{self.model}, batch {self.batch}, size {size}, {self.bound}"]
         words += [self.autocast or "float32", *(["channels_last"] if self.channels_last else [])]
         return ", ".join(words)
-
-
-def bound_of(text: str) -> Any:
-    """Return the bound that words such as "exact", "relative:0.5" or "absolute:0.01" name."""
-    kind, _, value = text.partition(":")
-    if text == "exact":
-        return slimgrad.Exact()
-    if kind not in BOUNDS or not value:
-        raise ConfigError(f"expected a bound such as 'relative:0.5', 'absolute:0.01' or 'exact', got {text!r}")
-    try:
-        return BOUNDS[kind](float(value))
-    except ValueError as error:
-        raise ConfigError(f"expected a number after '{kind}:', got {text!r}; write {kind}:0.5") from error
 
 
 class Material:

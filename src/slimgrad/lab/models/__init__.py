@@ -22,7 +22,7 @@ from torch import nn
 from slimgrad.errors import ConfigError
 from slimgrad.lab.models import convnets, sequences, unets
 
-__all__ = ["build", "criterion", "example", "input_shape", "names"]
+__all__ = ["build", "criterion", "example", "input_shape", "is_per_place", "maker", "names"]
 
 
 class Entry(NamedTuple):
@@ -62,14 +62,14 @@ def names() -> list[str]:
 
 def build(name: str, **options: object) -> nn.Module:
     """Return a new model, initialised from the global random state of torch."""
-    return _maker(name)(**options)
+    return maker(name)(**options)
 
 
 def input_shape(name: str) -> tuple[int, ...]:
     """Return the default shape of one input, without the batch."""
     if name in MODELS:
         return MODELS[name].input_shape
-    shape = getattr(_maker(name), "input_shape", None)
+    shape = getattr(maker(name), "input_shape", None)
     if shape is None:
         raise ConfigError(
             f"expected {name!r} to say what it takes, got no attribute 'input_shape'; "
@@ -91,9 +91,13 @@ def example(
         tokens = torch.randint(classes, (batch, shape[0] + 1), generator=generator)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     inputs = torch.randn(batch, *shape, generator=generator)
-    per_place = name in MODELS and MODELS[name].target == "place"
-    places = shape[1:] if per_place else ()
+    places = shape[1:] if is_per_place(name) else ()
     return inputs, torch.randint(classes, (batch, *places), generator=generator)
+
+
+def is_per_place(name: str) -> bool:
+    """Return whether the model of the table has a target per pixel or token."""
+    return name in MODELS and MODELS[name].target == "place"
 
 
 def criterion(name: str) -> nn.Module:
@@ -110,7 +114,8 @@ def _resized(shape: tuple[int, ...], size: int | None) -> tuple[int, ...]:
     return (shape[0], *(max(1, side * size // longest) for side in shape[1:]))
 
 
-def _maker(name: str) -> Callable[..., nn.Module]:
+def maker(name: str) -> Callable[..., nn.Module]:
+    """Return what makes the model; ConfigError, with the known names, where nothing does."""
     if name in MODELS:
         return MODELS[name].make
     module, colon, function = name.partition(":")

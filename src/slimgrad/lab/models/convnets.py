@@ -40,24 +40,33 @@ def he_init(model: nn.Module) -> None:
 
 
 class AlexNet(nn.Module):
-    """The one-column AlexNet: five convolutions, three linear layers, dropout between them."""
+    """The one-column AlexNet: five convolutions, three linear layers, dropout between them; `stem` as in ResNet."""
 
     def __init__(
-        self, classes: int = 1000, width: float = 1, in_channels: int = 3, hidden: int = 4096, dropout: float = 0.5
+        self,
+        classes: int = 1000,
+        width: float = 1,
+        in_channels: int = 3,
+        hidden: int = 4096,
+        dropout: float = 0.5,
+        stem: str = "imagenet",
     ):
         super().__init__()
         c1, c2, c3, c4 = (scaled(c, width) for c in (64, 192, 384, 256))
         relu = functools.partial(nn.ReLU, inplace=True)
+        first, side = nn.Conv2d(in_channels, c1, 11, 4, 2), 6
+        if stem == "small":
+            first, side = nn.Conv2d(in_channels, c1, 3, 1, 1), 3
         self.features = nn.Sequential(
-            nn.Sequential(nn.Conv2d(in_channels, c1, 11, 4, 2), relu(), nn.MaxPool2d(3, 2)),
+            nn.Sequential(first, relu(), nn.MaxPool2d(3, 2)),
             nn.Sequential(nn.Conv2d(c1, c2, 5, padding=2), relu(), nn.MaxPool2d(3, 2)),
             nn.Sequential(nn.Conv2d(c2, c3, 3, padding=1), relu()),
             nn.Sequential(nn.Conv2d(c3, c4, 3, padding=1), relu()),
             nn.Sequential(nn.Conv2d(c4, c4, 3, padding=1), relu(), nn.MaxPool2d(3, 2)),
         )
-        self.pool = nn.AdaptiveAvgPool2d(6)
+        self.pool = nn.AdaptiveAvgPool2d(side)
         self.classifier = nn.Sequential(
-            nn.Dropout(dropout), nn.Linear(c4 * 36, hidden), relu(),
+            nn.Dropout(dropout), nn.Linear(c4 * side * side, hidden), relu(),
             nn.Dropout(dropout), nn.Linear(hidden, hidden), relu(), nn.Linear(hidden, classes),
         )  # fmt: skip
 

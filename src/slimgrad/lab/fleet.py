@@ -1,0 +1,112 @@
+"""Many runs, each in a process of its own, one small JSON file for each that has finished.
+
+    results = run_all({"plain-seed0": recipe, ...}, results=Path("results"), work=Path("out/work"), jobs=2)
+
+A run whose file is there, with the same recipe, is not repeated; one that was interrupted goes on from its checkpoint
+in the work folder. So a stop at any moment loses at most a minute, and the table of results grows over time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import slimgrad
+from slimgrad.errors import ConfigError, SlimgradError
+from slimgrad.lab.files import write_json
+from slimgrad.lab.recipe import Recipe
+from slimgrad.lab.train import RESULT
+
+POLL = 0.1  # seconds
+PATIENCE = 60.0  # seconds that a run has to save itself when it is told to end
+ERRORS = "errors.txt"
+
+Tell = Callable[[str, str], None]  # name of the run, and what happened: "started", "finished", "kept"
+
+
+def finished(path: Path, recipe: Recipe) -> dict[str, Any] | None:
+    """Return the result in a file; None where there is none, ConfigError where it is that of another recipe."""
+    if not path.exists():
+        return None
+    result = json.loads(path.read_text())
+    different = recipe.differs_from(result["recipe"])
+    if different:
+        was = ", ".join(f"{name} {result['recipe'].get(name)!r}" for name in different)
+        raise ConfigError(
+            f"expected {path} to be of {recipe}, got a result with {was}; remove it or use another folder"
+        )
+    return result
+
+
+def run_all(
+    recipes: Mapping[str, Recipe], results: Path, work: Path, jobs: int = 1, tell: Tell = lambda name, what: None
+) -> dict[str, dict[str, Any]]:
+    """Return the result of every run by name, running those that are not there yet, `jobs` at a time."""
+    found: dict[str, dict[str, Any]] = {}
+    waiting: list[str] = []
+    for name, recipe in recipes.items():
+        result = finished(results / f"{name}.json", recipe)
+        if result is None:
+            waiting.append(name)
+        else:
+            found[name] = result
+            tell(name, "kept")
+    with _processes() as running:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                name = waiting.pop(0)
+                running[name] = _start(recipes[name], work / name)
+                tell(name, "started")
+            time.sleep(POLL)
+            for name in [name for name, process in running.items() if process.poll() is not None]:
+                found[name] = _collect(running.pop(name), work / name, results / f"{name}.json")
+                tell(name, "finished")
+    return {name: found[name] for name in recipes}
+
+
+@contextmanager
+def _processes() -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """Yield the running processes; whatever ends the block ends them too, and waits until they have saved."""
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        yield running
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _start(recipe: Recipe, folder: Path) -> subprocess.Popen[bytes]:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "recipe.json", recipe.to_dict())
+    source = str(Path(slimgrad.__file__).parents[1])
+    path = os.pathsep.join(part for part in (source, os.getcwd(), os.environ.get("PYTHONPATH", "")) if part)
+    threads = {"OMP_NUM_THREADS": str(recipe.threads)} if recipe.threads else {}
+    command = [sys.executable, "-m", "slimgrad.lab.train", str(folder / "recipe.json"), str(folder)]
+    with open(folder / ERRORS, "wb") as errors:
+        return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path, **threads}, stderr=errors)
+
+
+def _collect(process: subprocess.Popen[bytes], folder: Path, path: Path) -> dict[str, Any]:
+    """Put the result of a process that has ended where it belongs, and remove what it worked with."""
+    if process.returncode < 0 or process.returncode > 128:
+        raise SlimgradError(f"interrupted: {folder.name}; the same command goes on from its checkpoint")
+    if process.returncode:
+        said = (folder / ERRORS).read_text(errors="replace").strip()[-2000:]
+        raise ConfigError(f"expected the run {folder.name} to finish, got:\n{said}")
+    result = json.loads((folder / RESULT).read_text())
+    write_json(path, result)
+    shutil.rmtree(folder)
+    return result

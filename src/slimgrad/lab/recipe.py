@@ -1,0 +1,139 @@
+"""What is trained and how, in plain words and numbers: what a checkpoint, another process or a result file holds.
+
+    Recipe("resnet18", "cifar10", steps=400).filled()
+
+`filled()` writes out the defaults, so that a result says all that it depends on even when defaults change. The arm
+"plain" trains as PyTorch does, "checkpoint" recomputes every block in backward, "slim" has a session of slimgrad.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from slimgrad.errors import ConfigError
+from slimgrad.lab import data, models, words
+from slimgrad.lab.models.fitting import fitting
+
+FILLED = {"options", "batch", "steps", "optimizer", "lr", "weight_decay", "test_every"}  # by filled(), where open
+ARMS = ("plain", "slim", "checkpoint")
+DEFAULT_BOUND = "noise:0.05"
+SGD, ADAMW = "sgd", "adamw"
+LEARNING = {  # by model: optimiser, peak learning rate, weight decay
+    "gpt": (ADAMW, 1e-3, 0.1),
+    "vit": (ADAMW, 1e-3, 0.05),
+    "lstm": (ADAMW, 2e-3, 0.01),
+    "alexnet": (SGD, 0.02, 5e-4),  # without norms, larger rates do not begin to learn
+    "vgg16": (SGD, 0.02, 5e-4),
+}
+LEARNING_ELSE = (SGD, 0.1, 5e-4)
+WARM_UP = 0.1  # of all steps: the rate rises in a line, then falls to zero as a cosine
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One training run; what is None or 0 is written out by filled()."""
+
+    model: str
+    data: str
+    arm: str = "slim"
+    bound: str = DEFAULT_BOUND
+    policy: str = "compress"
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the model, beyond those that fit it to the data
+    size: int | None = None
+    seed: int = 0
+    epochs: float = 0.0
+    steps: int = 0  # 0: from the epochs
+    batch: int = 0
+    optimizer: str = ""
+    lr: float = 0.0
+    weight_decay: float | None = None
+    test_every: int = 0  # steps between tests; 0: ten in all
+    test_examples: int = 0  # of those held out; 0: all
+    audits: int = 0  # number of times that the gradient's error is measured
+    threads: int = 0  # 0: torch's choice
+
+    def filled(self) -> Recipe:
+        """Return the recipe with its defaults written out, after a check that everything in it is known."""
+        self._check()
+        source = self.source()
+        kind, lr, decay = LEARNING.get(self.model, LEARNING_ELSE)
+        batch = self.batch or (32 if source.unit == "tokens" else 128)
+        steps = self.steps or max(1, round((self.epochs or 1.0) * (source.n_train // batch)))
+        return replace(
+            self,
+            options={**fitting(self.model, source.shape, source.classes), **self.options},
+            batch=batch,
+            steps=steps,
+            optimizer=self.optimizer or kind,
+            lr=self.lr or lr,
+            weight_decay=decay if self.weight_decay is None else self.weight_decay,
+            test_every=self.test_every or math.ceil(steps / 10),
+        )
+
+    def _check(self) -> None:
+        models.maker(self.model)
+        if self.arm not in ARMS:
+            raise ConfigError(f"expected one of the arms {', '.join(ARMS)}, got {self.arm!r}")
+        if self.arm == "slim":
+            words.bound_of(self.bound)
+            words.policy_of(self.policy)
+        if self.optimizer not in ("", SGD, ADAMW):
+            raise ConfigError(f"expected the optimizer {SGD} or {ADAMW}, got {self.optimizer!r}")
+        for name in ("epochs", "steps", "batch", "lr", "test_every", "test_examples", "audits", "threads"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"expected {name} of 0 or more, got {getattr(self, name)}")
+
+    def source(self) -> data.Source:
+        """Return the data."""
+        wanted = None
+        if self.data == "random":  # only then does the model have to say what it takes
+            wanted = data.Inputs(models.input_shape(self.model), models.is_per_place(self.model))
+        return data.load(self.data, self.size, wanted)
+
+    def build_model(self) -> nn.Module:
+        """Return a new model from the global random state of torch."""
+        try:
+            return models.build(self.model, **self.options)
+        except TypeError as error:
+            given = ", ".join(f"{key}={value}" for key, value in self.options.items())
+            raise ConfigError(f"expected options that {self.model} has, got {given}: {error}") from error
+
+    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimiser; norms and biases do not decay."""
+        decayed = [p for p in model.parameters() if p.dim() > 1]
+        others = [p for p in model.parameters() if p.dim() <= 1]
+        groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        if self.optimizer == ADAMW:
+            return torch.optim.AdamW(groups, lr=self.lr, betas=(0.9, 0.95))
+        return torch.optim.SGD(groups, lr=self.lr, momentum=0.9, nesterov=True)
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step as a share of the peak; steps count from 0."""
+        rise = max(1, round(WARM_UP * self.steps))
+        if step < rise:
+            return (step + 1) / rise
+        return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, self.steps - rise)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers and words."""
+        return {**asdict(self), "options": dict(self.options)}
+
+    def differs_from(self, other: Mapping[str, Any]) -> list[str]:
+        """Return the names of what is not the same in the to_dict() of a filled recipe; what is open here is no demand.
+
+        Threads do not count: they change neither what is trained nor, beyond rounding, what comes out.
+        """
+        own, names = self.to_dict(), [f.name for f in fields(self) if f.name != "threads"]
+        options = {key: value for key, value in other.get("options", {}).items() if key in self.options}
+        known = {**other, "options": options}
+        return [n for n in names if own[n] != known.get(n) and not (n in FILLED and own[n] in (None, 0, 0.0, "", {}))]
+
+    def __str__(self) -> str:
+        how = f"{self.bound}, {self.policy}" if self.arm == "slim" else self.arm
+        return f"{self.model} on {self.data}, {how}, seed {self.seed}"

@@ -1,0 +1,170 @@
+"""One training run, step by step, with everything in it that has to be the same after an interruption.
+
+    run = Run(recipe.filled())
+    run.step()                       forward, backward, optimiser; appends to run.history
+    run.test()                       loss and accuracy on what is held out
+    run.state_dict(), run.load_state_dict(state)
+
+A run that was saved after any step and loaded into a new Run goes on to the bit: batches are a function of the step,
+and all else (parameters, optimiser, schedule, random states, what bounds have learnt) is in the state.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+import slimgrad
+from slimgrad.lab import models, words
+from slimgrad.lab.arms import checkpoint_segments
+from slimgrad.lab.checkpoint import random_states, set_random_states
+from slimgrad.lab.history import History
+from slimgrad.lab.recipe import Recipe
+from slimgrad.report.memory import reset_resident_peak, resident_now, resident_peak
+
+AUDIT_SEED = 500_000  # audits see batches in another order than training does
+
+
+class Run:
+    """The run of one recipe, which has to be filled."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        if recipe.threads:
+            torch.set_num_threads(recipe.threads)
+        torch.manual_seed(recipe.seed)
+        self.source = recipe.source()
+        self.model = recipe.build_model()
+        self.criterion: nn.Module = models.PlaceLoss() if self.source.unit == "tokens" else nn.CrossEntropyLoss()
+        self.optimizer = recipe.build_optimizer(self.model)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, recipe.rate)
+        self.session = self._attach()
+        self.done = 0  # steps
+        self.history = History(recipe.steps)
+        self._was_reset = reset_resident_peak()
+        self._resident_before = resident_now() or 0
+        self._peak_of_others = 0  # of earlier processes of the same run
+
+    def _attach(self) -> slimgrad.Session | None:
+        if self.recipe.arm == "checkpoint":
+            checkpoint_segments(self.model)
+        if self.recipe.arm != "slim":
+            return None
+        bound, policy = words.bound_of(self.recipe.bound), words.policy_of(self.recipe.policy)
+        return slimgrad.attach(self.model, self.criterion, bound=bound, policy=policy, optimizer=self.optimizer)
+
+    def step(self) -> None:
+        """Train on the next batch."""
+        start = time.perf_counter()
+        x, y = self._batch(self.done, self.recipe.seed)
+        self.optimizer.zero_grad()
+        logits = self.model(x)
+        loss = self.criterion(logits, y)
+        loss.backward()
+        self.optimizer.step()
+        self.schedule.step()
+        self.done += 1
+        self.history.add_step(loss.item(), self._n_right(logits, y) / y.numel(), time.perf_counter() - start)
+        if self.history.is_point_due(self.done):
+            self._note_point()
+
+    def _note_point(self) -> None:
+        sums = None
+        if self.session is not None:
+            self.session.progress.begin_forward()  # the step is over
+            sums = self.session.shelf.ledger.snapshot().total
+        self.history.add_point(self.done, sums)
+
+    def _batch(self, step: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._fitted(*self.source.batch(step, self.recipe.batch, seed))
+
+    def _fitted(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows_only = self.recipe.model == "lstm"  # reads an image row by row
+        return (x.flatten(1, 2) if rows_only else x), y
+
+    def _n_right(self, logits: torch.Tensor, y: torch.Tensor) -> int:
+        classes = -1 if self.source.unit == "tokens" else 1
+        return int((logits.detach().argmax(classes) == y).sum())
+
+    def test(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
+        """Add loss and accuracy on held-out examples to the history; return False if stopped before the end."""
+        self.model.eval()
+        loss = n_right = n = n_examples = 0
+        try:
+            with torch.no_grad():
+                for x, y in (self._fitted(*pair) for pair in self.source.held_out(self.recipe.batch)):
+                    if should_stop():
+                        return False
+                    logits = self.model(x)
+                    loss += float(self.criterion(logits, y)) * y.numel()
+                    n_right += self._n_right(logits, y)
+                    n += y.numel()
+                    n_examples += len(y)
+                    if 0 < self.recipe.test_examples <= n_examples:
+                        break
+        finally:
+            self.model.train()
+        self.history.add_test(self.done, loss / n, n_right / n)
+        return True
+
+    def audit(self) -> None:
+        """Measure the error of the compressed gradient. It is only looked at: the bound does not learn from it."""
+        if self.session is None:
+            return
+        x, y = self._batch(self.done, self.recipe.seed + AUDIT_SEED)
+        states = dict(self.session.tuning.states)
+        found = self.session.audit(lambda: self.criterion(self.model(x), y))
+        self.session.tuning.states.update(states)
+        self.history.add_noise(self.done, found.noise, found.expected, found.saved_ratio, self._mean_rel())
+
+    def _mean_rel(self) -> float | None:
+        """Return the mean bound in RMS over the values of all sites; None for bounds of another kind."""
+        assert self.session is not None
+        sites = [s for state in self.session.tuning.states.values() for s in state.get("sites", {}).values()]
+        weighed = [(s["rel"], s["numel"]) for s in sites if "rel" in s and "numel" in s]
+        n = sum(numel for _, numel in weighed)
+        return sum(rel * numel for rel, numel in weighed) / n if n else None
+
+    def peak_resident(self) -> int:
+        """Return the most memory that training took beyond what was there before its first step."""
+        return max(self._peak_of_others, (resident_peak() or 0) - self._resident_before)
+
+    @property
+    def seconds_per_step(self) -> float:
+        return statistics.median(self.history.seconds) if self.history.seconds else 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the run depends on from here on."""
+        return {
+            "recipe": self.recipe.to_dict(),
+            "done": self.done,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "session": None if self.session is None else self.session.state_dict(),
+            "random": random_states(),
+            "history": self.history.state_dict(),
+            "peak": self.peak_resident(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of a run of the same recipe."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        if self.session is not None:
+            self.session.load_state_dict(state["session"])
+        self.history.load_state_dict(state["history"])
+        self._peak_of_others = state["peak"]
+        self.done = state["done"]
+        set_random_states(state["random"])
+
+    def close(self) -> None:
+        """End the session."""
+        if self.session is not None:
+            self.session.detach()

@@ -1,0 +1,219 @@
+"""Trains a recipe to its end, keeping a checkpoint that an interruption cannot spoil.
+
+    result = train(recipe, folder, resume=True)
+
+The folder gets checkpoint.pt while the run lasts and result.json at its end. Ctrl-C and SIGTERM let the running step
+end, save, and raise Interrupted; a kill loses what came after the last checkpoint and nothing else. Going on from a
+checkpoint gives the weights of the uninterrupted run, bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from slimgrad.errors import ConfigError, SlimgradError, StorageFull
+from slimgrad.lab import checkpoint, machine
+from slimgrad.lab.files import write_json
+from slimgrad.lab.recipe import Recipe
+from slimgrad.lab.run import Run
+from slimgrad.lab.timeline import timeline
+from slimgrad.ledger import NOT_ACTIVATIONS
+
+CHECKPOINT, RESULT = "checkpoint.pt", "result.json"
+SECONDS_BETWEEN = 60.0  # checkpoints, beside those after every test
+
+
+class Interrupted(SlimgradError):
+    """A signal ended the run; its checkpoint is saved."""
+
+    def __init__(self, number: int, path: Path, step: int) -> None:
+        super().__init__(f"interrupted after step {step}; go on with --resume (the checkpoint is {path})")
+        self.number = number
+
+
+class Watcher:
+    """Is told what happens in a run; the command line shows it, others need not know."""
+
+    def began(self, run: Run) -> None:
+        """The run is ready, perhaps at a later step than the first."""
+
+    def stepped(self, run: Run) -> None:
+        """A step has ended."""
+
+    def tested(self, run: Run) -> None:
+        """The held-out examples were tested."""
+
+    def warned(self, text: str) -> None:
+        """Something went wrong that the run survives."""
+
+
+class Stop:
+    """Remembers the first SIGINT or SIGTERM; the second SIGINT interrupts at once."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Stop:
+        if threading.current_thread() is threading.main_thread():  # elsewhere Python has no signals
+            self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.number and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.number = number
+
+    def __call__(self) -> bool:
+        return self.number != 0
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def train(
+    recipe: Recipe, folder: Path, resume: bool = False, watcher: Watcher | None = None, until: int | None = None
+) -> dict[str, Any]:
+    """Train to the end and return what result.json holds; `until` interrupts after that step, as a signal would."""
+    watcher = watcher or Watcher()
+    path = folder / CHECKPOINT
+    with Stop() as stop:
+        run = Run(recipe.filled())
+        try:
+            if resume:
+                _go_on(run, path)
+            watcher.began(run)
+            _loop(run, path, watcher, stop, until)
+            result = _result(run)
+        finally:
+            run.close()
+    write_json(folder / RESULT, result)
+    return result
+
+
+def _go_on(run: Run, path: Path) -> None:
+    state = checkpoint.load(path)
+    different = run.recipe.differs_from(state["recipe"])
+    if different:
+        was = ", ".join(f"{name} {state['recipe'].get(name)!r}" for name in different)
+        now = ", ".join(f"{name} {run.recipe.to_dict()[name]!r}" for name in different)
+        raise ConfigError(f"expected to resume the run of {path}, which had {was}, got {now}; use another --out")
+    run.load_state_dict(state)
+
+
+def _loop(run: Run, path: Path, watcher: Watcher, stop: Stop, until: int | None) -> None:
+    saved_at = time.monotonic()
+    audits = _audit_steps(run.recipe)
+    while True:
+        is_tested = _look(run, watcher, stop, audits)
+        is_last = run.done >= run.recipe.steps
+        if stop() or run.done == until:
+            checkpoint.save(path, run.state_dict())
+            raise Interrupted(stop.number or signal.SIGINT, path, run.done)
+        if is_last or is_tested or time.monotonic() - saved_at > SECONDS_BETWEEN:
+            _save(run, path, watcher, is_last)
+            saved_at = time.monotonic()
+        if is_last:
+            return
+        run.step()
+        watcher.stepped(run)
+
+
+def _look(run: Run, watcher: Watcher, stop: Stop, audits: set[int]) -> bool:
+    """Audit and test where they are due and an interrupted run has not done so; return whether it was tested now."""
+    if run.done in audits and not run.history.was_audited(run.done):
+        run.audit()
+    is_due = run.done and (run.done % run.recipe.test_every == 0 or run.done >= run.recipe.steps)
+    if not is_due or run.history.was_tested(run.done) or stop():
+        return False
+    is_tested = run.test(stop)
+    if is_tested:
+        watcher.tested(run)
+    return is_tested
+
+
+def _audit_steps(recipe: Recipe) -> set[int]:
+    if not recipe.audits or recipe.arm != "slim":
+        return set()
+    return {max(1, round((i + 1) * recipe.steps / recipe.audits)) for i in range(recipe.audits)}
+
+
+def _save(run: Run, path: Path, watcher: Watcher, is_last: bool) -> None:
+    try:
+        checkpoint.save(path, run.state_dict())
+    except StorageFull as error:
+        if is_last:
+            raise
+        watcher.warned(str(error))
+
+
+def _result(run: Run) -> dict[str, Any]:
+    history, last = run.history, run.history.test[-1]
+    peak = run.peak_resident()
+    final = {
+        "test_loss": last["loss"],
+        "test_accuracy": last["accuracy"],
+        "train_loss": history.train[-1]["loss"],
+        "seconds_per_step": run.seconds_per_step,
+        "examples_per_second": run.recipe.batch / max(run.seconds_per_step, 1e-9),
+        "saved_ratio": history.saved_ratio,
+        "noise": sum(one["measured"] for one in history.noise) / len(history.noise) if history.noise else None,
+        "peak_resident": peak,
+    }
+    layers = [] if run.session is None else _layers(run)
+    memory = timeline(run)
+    final |= {"peak_live": memory["peak"], "static": memory["static"]}
+    return {
+        "recipe": run.recipe.to_dict(),
+        "machine": machine.describe(),
+        "unit": run.source.unit,
+        "final": final,
+        "history": history.to_dict(),
+        "layers": layers,
+        "timeline": memory,
+    }
+
+
+def _layers(run: Run) -> list[dict[str, Any]]:
+    """Return bytes per step by module and role, those of activations that are kept as they are too."""
+    assert run.session is not None
+    snapshot = run.session.report().snapshot
+    steps = max(1, snapshot.n_steps)
+    rows = [
+        {"module": path, "role": role, "saved_in": coded.nbytes_in // steps, "saved_out": coded.nbytes_out // steps}
+        for (path, role), coded in snapshot.total.coded.items()
+    ]
+    kept = {key: count.nbytes // steps for key, count in snapshot.total.kept.items() if key[2] not in NOT_ACTIVATIONS}
+    rows += [
+        {"module": path, "role": f"{role}, {reason}", "saved_in": nbytes, "saved_out": nbytes}
+        for (path, role, reason, _), nbytes in kept.items()
+    ]
+    return sorted(rows, key=lambda row: -row["saved_in"])
+
+
+def main(arguments: list[str]) -> int:
+    """Run the recipe of a JSON file into a folder, from its checkpoint if it has one: for processes of their own."""
+    recipe = Recipe(**json.loads(Path(arguments[0]).read_text()))
+    folder = Path(arguments[1])
+    try:
+        train(recipe, folder, resume=(folder / CHECKPOINT).exists())
+    except Interrupted as interrupted:
+        return 128 + interrupted.number
+    except (SlimgradError, torch.OutOfMemoryError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

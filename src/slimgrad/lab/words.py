@@ -1,0 +1,106 @@
+"""What people type for a bound, a policy or a published system, and the objects that it means.
+
+    bound_of("noise:0.05")      policy_of("compress:zvc")      system_of("acgc")
+
+Everything that does not parse is answered with the whole grammar. Policies and systems that the library does not have
+yet are known by name, so that the answer is "not built yet" and what to type meanwhile, and not "unknown".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import slimgrad
+from slimgrad.bounds.noise import Noise
+from slimgrad.errors import ConfigError
+
+BOUND_GRAMMAR = (
+    "noise:SHARE (such as noise:0.05), relative:RMS (relative:0.5), absolute:EPS (absolute:1e-3), exact, "
+    "comet or comet:FRACTION (comet:0.01), acgc or acgc:E2 (acgc:0.5)"
+)
+POLICY_GRAMMAR = (
+    "compress or compress:CODEC (compress:zvc), swap:host or swap:disk, recompute, hybrid, budget:SIZE (budget:4GiB)"
+)
+
+
+class BoundWord(NamedTuple):
+    """A kind of bound: what makes it from a number, and whether there is a number."""
+
+    make: Callable[..., Any]
+    number: str  # "none", "may" or "must"
+
+
+BOUNDS: dict[str, BoundWord] = {
+    "noise": BoundWord(Noise, "may"),
+    "relative": BoundWord(slimgrad.Relative, "must"),
+    "absolute": BoundWord(slimgrad.Absolute, "must"),
+    "exact": BoundWord(slimgrad.Exact, "none"),
+    "comet": BoundWord(slimgrad.Comet, "may"),
+    "acgc": BoundWord(slimgrad.AcGc, "may"),
+}
+POLICIES = {  # word: name of the class, and whether something follows the colon
+    "compress": ("Compress", "may"),
+    "swap": ("Swap", "may"),
+    "recompute": ("Recompute", "none"),
+    "hybrid": ("Hybrid", "none"),
+    "budget": ("Budget", "must"),
+}
+
+
+class System(NamedTuple):
+    """A published system: its bound and policy in words, or what is still missing and what to type meanwhile."""
+
+    bound: str
+    policy: str
+    missing: str = ""
+
+
+SYSTEMS: dict[str, System] = {
+    "acgc": System("acgc:0.5", "compress:acgc"),
+    "comet": System("comet", "compress", "recomputing pooling, norms and activations, beside its bound"),
+    "freelunch": System("comet", "compress", "its asynchronous pipeline of compression and transfers"),
+    "cdma": System("exact", "compress:zvc", "its transfers to host memory"),
+}  # fmt: skip
+
+
+def bound_of(text: str) -> Any:
+    """Return the bound that words such as "exact" or "relative:0.5" name."""
+    kind, colon, value = text.partition(":")
+    word = BOUNDS.get(kind)
+    if word is None or (word.number == "must" and not value) or (word.number == "none" and colon):
+        raise ConfigError(f"expected a bound of the form {BOUND_GRAMMAR}; got {text!r}")
+    if not colon:
+        return word.make()
+    try:
+        return word.make(float(value))
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"expected a number after '{kind}:', got {text!r}; the grammar is {BOUND_GRAMMAR}") from error
+
+
+def policy_of(text: str) -> Any:
+    """Return the policy that words such as "compress:zvc" or "swap:disk" name."""
+    kind, colon, value = text.partition(":")
+    name, takes = POLICIES.get(kind, ("", ""))
+    if not name or (takes == "must" and not value) or (takes == "none" and colon):
+        raise ConfigError(f"expected a policy of the form {POLICY_GRAMMAR}; got {text!r}")
+    make = getattr(slimgrad, name, None)
+    if make is None:
+        built = ", ".join(word for word, (known, _) in POLICIES.items() if hasattr(slimgrad, known))
+        raise ConfigError(f"expected a policy that is built ({built}), got {text!r}, which is not built yet")
+    return make(value) if value else make()
+
+
+def system_of(name: str) -> System:
+    """Return the published system of that name."""
+    if name not in SYSTEMS:
+        raise ConfigError(f"expected one of the systems {', '.join(SYSTEMS)}, got {name!r}")
+    system = SYSTEMS[name]
+    if system.missing:
+        raise ConfigError(
+            f"expected a system that is built whole, got {name!r}; not built yet: {system.missing}. "
+            f"The part that is built runs with --bound {system.bound} --policy {system.policy}"
+        )
+    return system

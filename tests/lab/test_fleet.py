@@ -1,0 +1,47 @@
+"""Runs in processes of their own, each finished once."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slimgrad import ConfigError
+from slimgrad.lab.fleet import finished, run_all
+from slimgrad.lab.recipe import Recipe
+
+ROOT = Path(__file__).parents[2]
+TINY = Recipe("tiny_nets:cnn", "random", size=16, steps=1, batch=2, threads=1)
+
+
+@pytest.fixture(autouse=True)
+def _own_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+
+
+def test_what_is_missing_runs_and_what_is_there_is_kept(tmp_path: Path) -> None:
+    told: list[tuple[str, str]] = []
+    recipes = {"plain": replace(TINY, arm="plain"), "slim": TINY}
+    (tmp_path / "results").mkdir()
+    done = {"recipe": recipes["plain"].filled().to_dict(), "final": {"test_accuracy": 0.5}}
+    (tmp_path / "results" / "plain.json").write_text(json.dumps(done))
+    results = run_all(recipes, tmp_path / "results", tmp_path / "work", tell=lambda *event: told.append(event))
+    assert told == [("plain", "kept"), ("slim", "started"), ("slim", "finished")]
+    assert list(results) == ["plain", "slim"]
+    assert results["plain"]["final"] == {"test_accuracy": 0.5}
+    assert results["slim"]["recipe"]["arm"] == "slim"
+    assert list((tmp_path / "work").iterdir()) == []
+    assert finished(tmp_path / "results" / "slim.json", TINY) == results["slim"]
+
+
+def test_a_result_of_another_recipe_is_not_taken_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    assert finished(path, TINY) is None
+    path.write_text(json.dumps({"recipe": TINY.filled().to_dict()}))
+    with pytest.raises(ConfigError, match=r"got a result with seed 0; remove it or use another folder"):
+        finished(path, replace(TINY, seed=4))
+
+
+def test_a_run_that_fails_tells_why(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the run a to finish, got:\n.*options"):
+        run_all({"a": replace(TINY, options={"colour": 3})}, tmp_path / "results", tmp_path / "work")

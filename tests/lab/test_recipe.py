@@ -1,0 +1,78 @@
+"""Recipes: defaults, checks, what a resumed run must share with its checkpoint."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from slimgrad import ConfigError
+from slimgrad.lab.recipe import ADAMW, SGD, Recipe
+
+TINY = Recipe("tiny_nets:cnn", "random", size=16, steps=8, batch=4)
+
+
+def test_defaults_are_written_out() -> None:
+    filled = Recipe("resnet18", "fashion-mnist", options={"width": 0.25}, epochs=2).filled()
+    assert filled.options == {"classes": 10, "in_channels": 1, "stem": "small", "width": 0.25}
+    assert (filled.batch, filled.steps, filled.test_every) == (128, 78, 8)
+    assert (filled.optimizer, filled.lr, filled.weight_decay) == (SGD, 0.1, 5e-4)
+    assert filled.filled() == filled
+
+
+def test_a_transformer_gets_its_own_optimiser() -> None:
+    filled = Recipe("vit", "fashion-mnist").filled()
+    assert filled.optimizer == ADAMW
+    assert filled.options["patch"] == 4
+
+
+def test_the_rate_rises_in_a_line_and_falls_to_zero() -> None:
+    rates = [replace(TINY, steps=100).rate(step) for step in range(101)]
+    assert rates[:10] == pytest.approx([0.1 * n for n in range(1, 11)])
+    assert max(rates) == rates[10] == 1.0
+    assert rates[100] == pytest.approx(0.0, abs=1e-9)
+    assert all(a >= b for a, b in pairwise(rates[10:]))
+
+
+def test_norms_and_biases_do_not_decay() -> None:
+    filled = TINY.filled()
+    groups = filled.build_optimizer(filled.build_model()).param_groups
+    assert [group["weight_decay"] for group in groups] == [5e-4, 0.0]
+    assert all(p.dim() > 1 for p in groups[0]["params"])
+    assert all(p.dim() == 1 for p in groups[1]["params"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": "resnet19"}, "resnet18.*got 'resnet19'"),
+        ({"data": "imagenet"}, "cifar10.*got 'imagenet'"),
+        ({"arm": "slimmer"}, "plain, slim, checkpoint, got 'slimmer'"),
+        ({"bound": "tight"}, "noise:SHARE.*got 'tight'"),
+        ({"policy": "squash"}, "compress:CODEC.*got 'squash'"),
+        ({"optimizer": "lion"}, "sgd or adamw, got 'lion'"),
+        ({"batch": -1}, "batch of 0 or more, got -1"),
+    ],
+)
+def test_what_is_unknown_says_what_is_known(change: dict, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        replace(TINY, **change).filled()
+
+
+def test_an_option_that_the_model_does_not_have_is_named() -> None:
+    with pytest.raises(ConfigError, match="depth=3"):
+        replace(TINY, options={"depth": 3}).build_model()
+
+
+def test_a_recipe_survives_the_way_through_a_file() -> None:
+    filled = Recipe("resnet18", "fashion-mnist", options={"width": 0.25}).filled()
+    assert Recipe(**json.loads(json.dumps(filled.to_dict()))) == filled
+
+
+def test_what_is_open_is_no_demand_on_a_result() -> None:
+    asked = Recipe("resnet18", "fashion-mnist", options={"width": 0.25}, threads=1)
+    done = asked.filled().to_dict()
+    assert asked.differs_from(done) == []
+    assert replace(asked, threads=2).differs_from(done) == []
+    assert replace(asked, lr=0.3, seed=1).differs_from(done) == ["seed", "lr"]
+    assert replace(asked, options={"width": 0.5}).differs_from(done) == ["options"]
