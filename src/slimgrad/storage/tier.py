@@ -139,7 +139,7 @@ class Tier:
         try:
             return self.disk.write(source.payload if isinstance(source, Slot) else source)
         except StorageFull as error:  # room may come back when others die
-            self.problem = str(error)
+            self.problem = self.problem or str(error)
         except Exception as error:
             self.fail(f"{type(error).__name__}: {error}")
         return None
