@@ -16,7 +16,7 @@ from torch import nn
 
 from slimgrad.bounds.base import Adaptive
 from slimgrad.errors import ConfigError
-from slimgrad.saved import PLAIN_TYPES
+from slimgrad.origins import PLAIN_TYPES
 
 functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
 _attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # roots of all sessions

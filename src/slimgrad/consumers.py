@@ -16,7 +16,16 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from slimgrad.origins import is_from, is_parameter, is_result, is_view_of_parameter, leaf_role, rebuilt_role
+from slimgrad.origins import (
+    PLAIN_TYPES,
+    is_from,
+    is_parameter,
+    is_registered,
+    is_result,
+    is_view_of_parameter,
+    leaf_role,
+    rebuilt_role,
+)
 from slimgrad.roles import BOOLEAN, EXACT, PARAMETER, UNKNOWN, Comparison, Need, Role, Window, flag_role
 
 INF = float("inf")
@@ -352,6 +361,6 @@ SIMPLE_MODULES = {kind: entry for kinds, entry in _SIMPLE.items() for kind in ki
 def call_of(module: torch.nn.Module, args: tuple[Any, ...]) -> Call | None:
     """Return the one call that the forward of a simple module makes."""
     function, names = SIMPLE_MODULES[type(module)]
-    if len(args) != 1 or type(args[0]) is not torch.Tensor:
+    if len(args) != 1 or type(args[0]) not in PLAIN_TYPES or is_registered(args[0]):
         return None
     return Call(function, (args[0], *(getattr(module, name) for name in names)), None)

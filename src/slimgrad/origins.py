@@ -21,6 +21,10 @@ from slimgrad.roles import EXACT, PARAMETER, Need, Role
 VIEWS = ("Alias", "Expand", "Permute", "ReshapeAlias", "Select", "Slice", "T", "Transpose", "UnsafeView", "View")
 VIEW_NODES = frozenset({*(f"{view}Backward0" for view in VIEWS), "UnsqueezeBackward0", "SqueezeBackward1"})
 COPY_NODES = frozenset({"ToCopyBackward0", "CloneBackward0"})
+PLAIN_TYPES: set[type] = {
+    torch.Tensor,
+    torch.nn.Parameter,
+}  # of which the memory is all; planner/fake_run.py adds to it
 MAX_NODES = 6  # views and casts between an argument and what is saved of it
 
 
@@ -28,13 +32,19 @@ def is_view_of_parameter(tensor: torch.Tensor) -> bool:
     """Return whether the tensor is a parameter or was cut out of one."""
     # issubclass of the type: isinstance(x, Parameter) runs Python code for every tensor
     base = tensor._base
-    return issubclass(type(tensor if base is None else base), torch.nn.Parameter)
+    return is_registered(tensor if base is None else base)
+
+
+def is_registered(tensor: Any) -> bool:
+    """Return whether the object is itself a parameter; a fake one is of another class and says so by an attribute."""
+    kind = type(tensor)
+    return kind is not torch.Tensor and (issubclass(kind, torch.nn.Parameter) or getattr(tensor, "_is_param", False))
 
 
 def is_parameter(tensor: torch.Tensor) -> bool:
     """Return whether the tensor has a parameter's values, possibly copied."""
     leaf = None if is_view_of_parameter(tensor) else getattr(_origin(tensor)[0], "variable", tensor)
-    return leaf is None or issubclass(type(leaf), torch.nn.Parameter)
+    return leaf is None or is_registered(leaf)
 
 
 def leaf_role(tensor: torch.Tensor, arguments: Iterable[Any]) -> Role | None:
@@ -44,7 +54,7 @@ def leaf_role(tensor: torch.Tensor, arguments: Iterable[Any]) -> Role | None:
     """
     node, copy = _origin(tensor)
     if copy is None:
-        return PARAMETER if issubclass(type(getattr(node, "variable", None)), torch.nn.Parameter) else None
+        return PARAMETER if is_registered(getattr(node, "variable", None)) else None
     leaf = getattr(copy.next_functions[0][0], "variable", None)
     if leaf is None or type(copy).__name__ != "ToCopyBackward0":
         return None

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 class Need(enum.Enum):
@@ -168,7 +169,8 @@ def flag_role(
 
     A bound that the dtype cannot hold is rounded by the function itself, and not every function rounds alike.
     """
-    flag = _flag(test, low, high, dtype)
+    with _disable_current_modes():  # fake tensors have no values to look at
+        flag = _flag(test, low, high, dtype)
     return UNKNOWN if flag is None else Role(name, Need.SIGN, flag=flag, is_sparse=is_sparse)
 
 

@@ -33,12 +33,12 @@ from slimgrad import ledger
 from slimgrad.codecs import Codec
 from slimgrad.consumers import Call
 from slimgrad.errors import ChangedInPlace
+from slimgrad.origins import PLAIN_TYPES
 from slimgrad.policy import NEEDED, Plan, RoleBound, stricter
 from slimgrad.roles import EXACT, UNKNOWN, Flag, Need, Role, merged, with_flags
 from slimgrad.storage import Buffers
 from slimgrad.tiers import AnySlot, Form, restored
 
-PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 NOTE = "_slimgrad_stored"  # attribute of a storage; Note [One storage, one Stored]
 
 

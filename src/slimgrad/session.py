@@ -64,11 +64,12 @@ class Session:
         rules: Mapping[str, Adaptive],
         min_bytes: int,
         optimizer: torch.optim.Optimizer | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         check_policy(policy)
         if not isinstance(min_bytes, int) or min_bytes < 0:
             raise ConfigError(f"expected min_bytes to be a number of bytes, got {min_bytes!r}; the default is 4096")
-        self.shelf = Shelf(Ledger(), policy)  # first: it may refuse, and the model is free then
+        self.shelf = shelf or Shelf(Ledger(), policy)  # first: it may refuse, and the model is free then
         self.attached = Attached(modules, bound, rules)
         self._paths = self.attached.paths
         self.policy, self.min_bytes = policy, min_bytes

@@ -1,0 +1,188 @@
+"""One training step without data: a FakeTensor run that counts every live byte.
+
+    work = Workload(build=ResNet50, example=lambda n: (images(n), labels(n)))
+    predict(work, batch=256)                                         plain
+    predict(work, batch=256, prepare=checkpoint_segments)            the model changed first
+    predict(work, batch=256, policy=Compress(), bound=Relative(0.5)) slim
+
+Fake tensors have shapes, storages and lifetimes and no memory, and autograd runs on them as on others. So nothing here
+models a network: the step itself runs, forward, backward and optimiser, and storages are counted as they come and go.
+For slim policies the engine itself runs on them, on a shelf that stores nothing (fake_shelf.py). ResNet-50 takes
+seconds at any batch. What it cannot know: values, and with them ratios (rates.py), and scratch memory inside kernels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from slimgrad import saved
+from slimgrad.bounds import Relative
+from slimgrad.bounds.base import Adaptive, Fixed
+from slimgrad.origins import PLAIN_TYPES
+from slimgrad.planner.fake_shelf import FakeShelf, Item, Pool
+from slimgrad.planner.rates import Rates
+from slimgrad.policy import Policy
+from slimgrad.report.memory import POOLED, LiveBytes
+from slimgrad.session import Session
+
+START = Relative(0.25)  # where every adaptive bound starts
+
+
+def sgd(parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+    """Return the optimiser that predictions use unless told otherwise: one momentum per parameter."""
+    return torch.optim.SGD(parameters, lr=1e-4, momentum=0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is trained. A module instead of a function is copied without its data, and is not changed."""
+
+    build: Callable[[], nn.Module] | nn.Module
+    example: Callable[[int], tuple[torch.Tensor, torch.Tensor]]
+    criterion: Callable[[], nn.Module] = nn.CrossEntropyLoss
+    optimizer: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer] = sgd
+    autocast: torch.dtype | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Bytes of a step that was not run with data."""
+
+    batch: int
+    static: int  # parameters, buffers, gradients, optimiser state, one batch
+    saved: int  # activations that plain PyTorch would hold for backward, each storage once; 0 where not asked
+    held: int  # beyond static, when forward has ended
+    peak: int
+    peak_at: str
+    seconds: float  # that the prediction took
+    items: tuple[Item, ...] = ()
+
+    @property
+    def beyond_static(self) -> int:
+        return self.peak - self.static
+
+
+class FakeLive(LiveBytes):
+    """Live bytes of fake tensors, which have no address; what lies in the pool counts there."""
+
+    def __init__(self, pool: Pool | None = None) -> None:
+        super().__init__(None if pool is None else (lambda: pool.high))
+        self._pool = pool
+
+    def _count(self, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            key = weakref.ref(storage, self._died)
+            before = self._storages.get(key)
+            if before is None:
+                is_pooled = self._pool is not None and self._pool.owns(storage)
+                before = self._storages[key] = POOLED if is_pooled else 0
+            size = storage.nbytes()
+            if before not in (POOLED, size):
+                self._storages[key] = size
+                self.now += size - before
+
+
+def predict(
+    work: Workload,
+    batch: int,
+    *,
+    policy: Policy | None = None,
+    bound: Adaptive = START,
+    rates: Rates | None = None,
+    prepare: Callable[[nn.Module], object] | None = None,
+    watch: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+) -> Prediction:
+    """Return the memory of one step at this batch; without a policy, of plain PyTorch.
+
+    `prepare` may change the model first; `watch()` is entered around the step, to count other things in it.
+    """
+    start = time.perf_counter()
+    with _fakes_are_plain(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        model, criterion = _model(work, mode), work.criterion()
+        inputs, target = work.example(batch)
+        optimizer = work.optimizer(model.parameters())
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        if prepare is not None:
+            prepare(model)
+        session = (
+            None if policy is None else _session((model, criterion), policy, bound, FakeShelf(rates or Rates(), mode))
+        )
+        shelf = None if session is None else session.shelf
+        with FakeLive(shelf.pool if isinstance(shelf, FakeShelf) else None) as live:
+            live.track(*_static(model, optimizer, inputs, target))
+            static, n_steps = live.now, 1 if session is None else 2  # the second knows what the first learnt
+            for _ in range(n_steps):
+                optimizer.zero_grad(set_to_none=False)
+                with watch():
+                    with _autocast(work.autocast):
+                        loss = criterion(model(inputs), target)
+                    held = live.now + (shelf.pool.now if isinstance(shelf, FakeShelf) else 0) - static
+                    loss.backward()
+                optimizer.step()
+                del loss
+        saved_in, items = _booked(session, n_steps)
+    return Prediction(batch, static, saved_in, held, live.peak, live.peak_at, time.perf_counter() - start, items)
+
+
+def _session(modules: tuple[nn.Module, ...], policy: Policy, bound: Adaptive, shelf: FakeShelf) -> Session:
+    fixed = bound if isinstance(bound, Fixed) else START
+    return Session(modules, fixed, policy, {}, 4096, shelf=shelf)
+
+
+def _booked(session: Session | None, n_steps: int) -> tuple[int, tuple[Item, ...]]:
+    """Return the saved bytes of the last step, and what was stored in it."""
+    if session is None or not isinstance(session.shelf, FakeShelf):
+        return 0, ()
+    session.progress.begin_forward()
+    last = session.shelf.ledger.snapshot().last
+    session.detach()
+    latest = {(item.path, item.number): item for item in session.shelf.items}  # a hint makes the second step's the same
+    return last.saved_in, tuple(latest.values())
+
+
+def _model(work: Workload, mode: FakeTensorMode) -> nn.Module:
+    if not isinstance(work.build, nn.Module):
+        return work.build().train()
+    fakes = {}
+    for tensor in itertools.chain(work.build.parameters(), work.build.buffers()):
+        fake = mode.from_tensor(tensor.detach())
+        is_parameter = isinstance(tensor, nn.Parameter)
+        fakes[id(tensor)] = nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
+    return copy.deepcopy(work.build, fakes).train()
+
+
+def _static(
+    model: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, target: torch.Tensor
+) -> list[torch.Tensor]:
+    state = [v for s in optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    return [*model.parameters(), *model.buffers(), *grads, *state, inputs, target]
+
+
+def _autocast(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[object]:
+    return contextlib.nullcontext() if dtype is None else torch.autocast("cpu", dtype)
+
+
+@contextlib.contextmanager
+def _fakes_are_plain() -> Iterator[None]:
+    """Let the engine take fake tensors for plain memory, and keep its cached tensors apart from real ones."""
+    saved._nothing.cache_clear()
+    PLAIN_TYPES.add(FakeTensor)
+    try:
+        yield
+    finally:
+        PLAIN_TYPES.discard(FakeTensor)
+        saved._nothing.cache_clear()

@@ -1,0 +1,129 @@
+"""A shelf without values: what slimgrad's own engine would store, in bytes only.
+
+A session on this shelf runs unchanged on fake tensors: roles, sharing, plans and the order of reads are the engine's
+own. Instead of coding, bytes are counted; instead of decoding, a fake tensor is handed out. The pool behaves as the
+heap does: coded bytes and buffers lie in one piece of memory, which stays touched until the step ends.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from slimgrad.codecs import Codec
+from slimgrad.ledger import Ledger
+from slimgrad.planner.rates import Rates
+from slimgrad.policy import DISK, Plan
+from slimgrad.roles import Need, Role
+from slimgrad.saved import Part, Saved, Stored
+from slimgrad.shelf import Shelf
+
+WARM = 1 << 24  # bytes that the heap does not give back at the end of a step; see storage/heap.py
+
+
+class Item(NamedTuple):
+    """One storage as it was put away, in the order of the forward."""
+
+    path: str
+    number: int
+    role: str
+    nbytes: int
+    stored: int
+    codec: str
+
+
+class Pool:
+    """Counts what the heap would hold: now, and at most since the last step."""
+
+    def __init__(self) -> None:
+        self.now = self.high = 0
+        self._is_making = False  # a buffer, which operators see before it is noted
+        self._storages: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+
+    def add(self, nbytes: int) -> None:
+        self.now += nbytes
+        self.high = max(self.high, self.now)
+
+    def remove(self, nbytes: int) -> None:
+        self.now -= nbytes
+
+    def take(self, nbytes: int) -> torch.Tensor:
+        """Return a fake buffer to decode into."""
+        self._is_making = True
+        buffer = torch.empty(nbytes, dtype=torch.uint8)
+        self._is_making = False
+        storage = buffer.untyped_storage()
+        self._storages.add(storage)
+        self.add(nbytes)
+        weakref.finalize(storage, self.remove, nbytes).atexit = False
+        return buffer
+
+    def owns(self, storage: torch.UntypedStorage) -> bool:
+        return self._is_making or storage in self._storages
+
+    def trim(self) -> None:
+        """End a step: pages that are not in use go back, except the first ones."""
+        self.high = max(self.now, min(self.high, WARM))
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class FakeSlot:
+    """So many bytes of the pool, as long as this lives."""
+
+    payload = None
+
+    def __init__(self, pool: Pool, nbytes: int) -> None:
+        self.nbytes = nbytes
+        pool.add(nbytes)
+        weakref.finalize(self, pool.remove, nbytes).atexit = False
+
+
+class Silent:
+    """A codec that writes nothing; the name and the promise are those of the real one."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.name, self.is_lossless = codec.name, codec.is_lossless
+
+    def decode(self, payload: Any, out: torch.Tensor) -> None:
+        """Leave the values undefined."""
+
+
+class FakeShelf(Shelf):
+    """Counts what would be stored, by the predicted rates."""
+
+    def __init__(self, rates: Rates, mode: FakeTensorMode) -> None:
+        super().__init__(Ledger())
+        self._mode = mode
+        self.pool = Pool()
+        self.arena: Any = self.pool
+        self.buffers: Any = self.pool
+        self.rates = rates
+        self.items: list[Item] = []
+
+    def fetch(self, saved: Saved) -> torch.Tensor:
+        """Return a fake of the tensor as it was saved."""
+        was_on, self._mode.cache_enabled = self._mode.cache_enabled, False  # the cache would keep its storage alive
+        try:
+            return super().fetch(saved)
+        finally:
+            self._mode.cache_enabled = was_on
+
+    def _encode_later(self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan) -> Any:
+        return self._encode(stored, tensor, role, plan)
+
+    def _encode(self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan) -> Part | None:
+        assert plan.codec is not None
+        numel = stored.nbytes // tensor.element_size()
+        if role.need is Need.SIGN:
+            torch.empty(numel, dtype=torch.bool)  # the flags, before they are packed, count in the peak
+        nbytes = self.rates.nbytes(stored.path, role, plan, numel, stored.nbytes)
+        if nbytes >= stored.nbytes and plan.tier != DISK:
+            return None
+        self.items.append(Item(*stored.site, role.name, stored.nbytes, nbytes, plan.codec.name))
+        held = 0 if plan.tier == DISK else nbytes
+        return Part(Silent(plan.codec), FakeSlot(self.pool, held), plan)  # pyright: ignore[reportArgumentType]
