@@ -20,7 +20,7 @@ from slimgrad.errors import (
 from slimgrad.planner.accumulation import Accumulation
 from slimgrad.planner.batch_keeper import BatchKeeper
 from slimgrad.planner.fit_batch import fit_batch
-from slimgrad.policy import Compress, Swap
+from slimgrad.policy import Compress, Recompute, Swap
 from slimgrad.session import Session, attach
 
 __version__ = "0.1.0"
@@ -38,6 +38,7 @@ __all__ = [
     "Exact",
     "InternalError",
     "Noise",
+    "Recompute",
     "Relative",
     "Session",
     "SlimgradError",

@@ -5,6 +5,7 @@ at its values.
 
     Compress   everything stays where it is, coded as its role allows
     Swap       the same, and large tensors leave for another tier; or they leave as they are
+    Recompute  what blocks of the model save is computed again; the rest as another policy says
 """
 
 from __future__ import annotations
@@ -118,6 +119,33 @@ class Swap:
         return plan._replace(tier=self.tier, overlaps=self.overlap)
 
 
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """Run blocks of the model again in backward instead of storing what they save; see blocks.py.
+
+    `blocks` are patterns of module paths; without them, the elements of Sequential and ModuleList that have modules of
+    their own. What is saved outside of blocks, and the blocks' inputs, is kept as `other` says: inputs bit for bit.
+    """
+
+    blocks: tuple[str, ...] | list[str] | None = None
+    other: Compress | Swap = Compress()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.blocks, str):
+            raise ConfigError(f"expected blocks=[pattern, ...], got {self.blocks!r}; write blocks=[{self.blocks!r}]")
+        if self.blocks is not None:
+            object.__setattr__(self, "blocks", tuple(self.blocks))
+        check_policy(self.other)
+
+    @property
+    def moves_exact(self) -> bool:
+        return getattr(self.other, "moves_exact", False)
+
+    def plan(self, role: Role, tensor: torch.Tensor, bound: RoleBound) -> Plan:
+        """Return how to keep a tensor that is saved outside of blocks."""
+        return self.other.plan(role, tensor, bound)
+
+
 COMPRESS = Compress()
 UNKNOWN_PLAN = Plan(None, reason=UNKNOWN)
 NEEDED_PLAN = Plan(None, reason=NEEDED)
@@ -168,4 +196,4 @@ def stricter(first: RoleBound, second: RoleBound) -> RoleBound:
 def check_policy(policy: object) -> None:
     """Raise ConfigError unless the policy is one that there is."""
     if isinstance(policy, type) or not callable(getattr(policy, "plan", None)):
-        raise ConfigError(f"expected policy=slimgrad.Compress() or slimgrad.Swap(tier='disk'), got {policy!r}")
+        raise ConfigError(f"expected policy=slimgrad.Compress(), Swap(tier='disk') or Recompute(), got {policy!r}")

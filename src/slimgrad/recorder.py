@@ -268,6 +268,8 @@ class Recorder(TorchFunctionMode):
         """Remove hooks and function mode, and what was noted for this forward."""
         if not self.is_on:
             return
+        if self.session.blocks is not None:
+            self.session.blocks.end_all()
         top = autograd._top_saved_tensors_default_hooks(True)
         if top is not None and top[0] is self.hooks[0]:
             autograd._pop_saved_tensors_default_hooks()

@@ -7,6 +7,7 @@ pickle of an attached model is plain. What they do is in recorder.py.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -19,11 +20,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from slimgrad.attached import Attached
 from slimgrad.audit import Audit, audit
+from slimgrad.blocks import Blocks
 from slimgrad.bounds import Noise
 from slimgrad.bounds.base import Adaptive
 from slimgrad.errors import ConfigError
 from slimgrad.ledger import Ledger
-from slimgrad.policy import Compress, Policy, check_policy
+from slimgrad.policy import Compress, Policy, Recompute, check_policy
 from slimgrad.progress import Progress
 from slimgrad.recorder import Recorder
 from slimgrad.report import Report
@@ -73,6 +75,7 @@ class Session:
         self.attached = Attached(modules, bound, rules)
         self._paths = self.attached.paths
         self.policy, self.min_bytes = policy, min_bytes
+        self.blocks = self._blocks_of(policy)
         self.tuning = Tuning(self.attached, optimizer)
         self.progress = Progress(self.shelf, self.tuning)
         self.rebuilt: weakref.WeakSet[Rebuilt] = weakref.WeakSet()
@@ -89,15 +92,28 @@ class Session:
             register_optimizer_step_pre_hook(self._before_step),
         ]
 
+    def _blocks_of(self, policy: Policy) -> Blocks | None:
+        if not isinstance(policy, Recompute):
+            return None
+        try:
+            return Blocks(self._paths, self.attached.modules(), policy.blocks)
+        except ConfigError:
+            self.attached.release()
+            raise
+
     def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if torch.compiler.is_compiling():
             return  # compiled graphs save their tensors when they run, under the hooks of whoever calls them
         path = self._paths.get(id(module))
         if path is not None and self._is_attached:
             self._recorder.enter(module, path, args)
+            if self.blocks is not None and self._recorder.is_on:
+                self.blocks.begin(module, path, args, sys._getframe(1).f_locals.get("kwargs"))
 
     def _after(self, module: nn.Module, args: Any, result: Any) -> None:
         if not torch.compiler.is_compiling() and id(module) in self._paths:
+            if self.blocks is not None:
+                self.blocks.end(module)
             self._recorder.leave(module)
             if self.tuning.meter.is_on and not self._recorder.is_on:
                 self.tuning.meter.watch(result)

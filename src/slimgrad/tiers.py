@@ -75,6 +75,7 @@ class Tiers:
 
     def __init__(self, arena: Arena, buffers: Buffers, policy: object = None) -> None:
         self._arena, self._buffers = arena, buffers
+        policy = getattr(policy, "other", policy)  # what Recompute does not compute again
         self.worker = Worker()
         self._directory = getattr(policy, "directory", None)
         self._fraction = getattr(policy, "fraction", 1.0)
