@@ -1,6 +1,6 @@
 # make setup    virtual environment, dependencies, native library (every other target does this first)
 # make test     all tests, sanitizers, emulated AVX-512       make check   format, lint, types, tree gate
-# make demo     the codec table on what a small net saves     make bench   the codec table of docs/results
+# make demo     plain against slim: a table and a page         make bench   the codec table of docs/results
 # make docs     run the examples of README and docs           make size    lines per folder
 # make clean    remove what was built (the environment stays: rm -rf .venv)
 PYTHON ?= python3
@@ -38,7 +38,7 @@ check: $(READY)
 	$(PY) tools/check_tree.py
 
 demo: $(READY)
-	$(PY) -m slimgrad.lab.demo
+	$(PY) -m slimgrad compare resnet18 --set width=0.25 --steps 30 --batch 64 --seeds 2 --audits 3 --out out/demo
 
 bench: $(READY)
 	$(PY) bench/codecs.py --json docs/results/codecs.json --csv docs/results/codecs.csv

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from slimgrad.cli import bench, doctor
+from slimgrad.cli import bench, compare, doctor, train
 from slimgrad.errors import SlimgradError
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("compare")(compare.command)
+app.command("train")(train.command)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench.app, name="bench")
 

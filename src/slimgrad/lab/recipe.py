@@ -89,6 +89,18 @@ class Recipe:
             if getattr(self, name) < 0:
                 raise ConfigError(f"expected {name} of 0 or more, got {getattr(self, name)}")
 
+    def for_arm(self, word: str) -> Recipe:
+        """Return the recipe for "plain", "checkpoint", "slim" (with the bound it has) or a bound in words."""
+        if word in ARMS:
+            return replace(self, arm=word)
+        words.bound_of(word)
+        return replace(self, arm="slim", bound=word)
+
+    @property
+    def arm_word(self) -> str:
+        """The word that for_arm() would need."""
+        return self.bound if self.arm == "slim" else self.arm
+
     def source(self) -> data.Source:
         """Return the data."""
         wanted = None

@@ -3,6 +3,7 @@
     report = Report(ledger.snapshot(), storage={"pools at most": arena.nbytes_peak}, peak=meter.read())
     print(report)            a table
     report.to_json()         the same numbers
+    report.to_html(path)     and as a page
 
 Three ratios, always original / stored bytes and always apart, because they differ and papers mix them: over the coded
 tensors; over all saved activations; and the measured peak, which no ratio of saved bytes predicts.
@@ -11,8 +12,10 @@ tensors; over all saved activations; and the measured peak, which no ratio of sa
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from slimgrad.ledger import NOT_ACTIVATIONS, Coded, Snapshot, Sums, ratio
@@ -86,6 +89,12 @@ class Report:
     def to_json(self) -> str:
         """Return to_dict() as text; an infinite ratio (nothing had to be stored) is null."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write one self-contained page with the same numbers."""
+        from slimgrad.report import session_page
+
+        session_page.write(self, Path(path))
 
     def __str__(self) -> str:
         from slimgrad.report.table import render  # rich takes a while to import

@@ -1,0 +1,135 @@
+"""`slimgrad train`: one training run, with progress, checkpoints and a page at the end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from slimgrad.errors import ConfigError
+from slimgrad.lab import data, models, pages
+from slimgrad.lab.recipe import DEFAULT_BOUND, Recipe
+from slimgrad.lab.run import Run
+from slimgrad.lab.tensorboard import Log
+from slimgrad.lab.train import Interrupted, Watcher, train
+from slimgrad.lab.words import BOUND_GRAMMAR, POLICY_GRAMMAR, SYSTEMS, system_of
+from slimgrad.report.table import nbytes
+
+PAGE = "page.html"
+
+
+def command(
+    model: Annotated[str, typer.Argument(help=f"{', '.join(models.names())}, or module:function.")],
+    data_set: Annotated[str, typer.Option("--data", help=f"{', '.join(data.names())}.")] = "fashion-mnist",
+    bound: Annotated[str, typer.Option(help=f"plain, checkpoint, or {BOUND_GRAMMAR}.")] = DEFAULT_BOUND,
+    policy: Annotated[str, typer.Option(help=f"{POLICY_GRAMMAR}.")] = "compress",
+    system: Annotated[str, typer.Option(help=f"A published system whole: {', '.join(SYSTEMS)}.")] = "",
+    epochs: Annotated[float, typer.Option(help="Passes over the data.", min=0)] = 1.0,
+    steps: Annotated[int, typer.Option(help="Steps, instead of epochs.", min=0)] = 0,
+    batch: Annotated[int, typer.Option(help="Examples per step; 0: 128 images or 32 texts.", min=0)] = 0,
+    size: Annotated[int | None, typer.Option(help="Side of the images, or length of the texts.")] = None,
+    lr: Annotated[float, typer.Option(help="Peak learning rate; 0: that of the model.", min=0)] = 0.0,
+    optimizer: Annotated[str, typer.Option(help="sgd or adamw; empty: that of the model.")] = "",
+    option: Annotated[list[str] | None, typer.Option("--set", help="Of the model: width=0.25. Repeatable.")] = None,
+    seed: Annotated[int, typer.Option(help="Of weights, order and dropout.")] = 0,
+    audits: Annotated[int, typer.Option(help="Times that the gradient's error is measured.", min=0)] = 10,
+    threads: Annotated[int, typer.Option(help="Threads of torch; 0: its own choice.", min=0)] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder of checkpoint, result and page.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out, to the bit.")] = False,
+    tensorboard: Annotated[Path | None, typer.Option(help="Log to this folder for TensorBoard.")] = None,
+) -> None:
+    """Train MODEL with its activations compressed; Ctrl-C saves, --resume goes on."""
+    if system:
+        bound, policy = system_of(system)[:2]
+    recipe = Recipe(
+        model, data_set, policy=policy, options=options_of(option or []), size=size, seed=seed, epochs=epochs,
+        steps=steps, batch=batch, lr=lr, optimizer=optimizer, audits=audits, threads=threads,
+    ).for_arm(bound)  # fmt: skip
+    folder = out or Path("out") / "train" / f"{model.replace(':', '.')}-{recipe.data.partition(':')[0]}-seed{seed}"
+    console = Console()
+    log = None if tensorboard is None else Log(tensorboard)
+    with Shown(console, log) as watcher:
+        try:
+            result = train(replace(recipe), folder, resume, watcher)
+        except Interrupted as interrupted:
+            console.print(str(interrupted))
+            raise typer.Exit(128 + interrupted.number) from None
+    pages.write(folder / PAGE, [result])
+    console.print(summary(result))
+    console.print(f"page: {folder / PAGE}")
+
+
+def options_of(words: list[str]) -> dict[str, Any]:
+    """Return {"width": 0.25} of ["width=0.25"]; values that are no numbers or truths are words."""
+    options: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise ConfigError(f"expected an option of the model such as --set width=0.25, got {word!r}")
+        try:
+            options[key] = json.loads(value.lower() if value in ("True", "False") else value)
+        except json.JSONDecodeError:
+            options[key] = value
+    return options
+
+
+def summary(result: dict[str, Any]) -> str:
+    """Return what came out, in two lines."""
+    final = result["final"]
+    words = [f"test loss {final['test_loss']:.4f}, accuracy {final['test_accuracy']:.2%}"]
+    words += [f"{final['seconds_per_step']:.3f} s per step, {final['examples_per_second']:.0f} examples per second"]
+    words += [f"peak beyond static {nbytes(final['peak_live'])}"]
+    if final["saved_ratio"] is not None:
+        words.append(f"saved activations {final['saved_ratio']:.1f}x smaller")
+    if final["noise"] is not None:
+        words.append(f"gradient noise {final['noise']:.4f}")
+    return "; ".join(words)
+
+
+class Shown(Watcher):
+    """A bar with loss, accuracy, ratio and memory, and a line for every test."""
+
+    def __init__(self, console: Console, log: Log | None) -> None:
+        self._console, self._log = console, log
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[now]}"), TimeRemainingColumn())
+        self._progress = Progress(TextColumn("{task.description}"), *columns, console=console)
+        self._task = self._progress.add_task("training", total=None, now="")
+
+    def __enter__(self) -> Shown:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+        if self._log is not None:
+            self._log.close()
+
+    def began(self, run: Run) -> None:
+        self._progress.update(self._task, total=run.recipe.steps, completed=run.done)
+        self._console.print(f"{run.recipe}: {run.recipe.steps} steps of {run.recipe.batch}, from step {run.done}")
+        if self._log is not None:
+            self._log.began(run)
+
+    def stepped(self, run: Run) -> None:
+        self._progress.update(self._task, completed=run.done, now=self._now(run))
+        if self._log is not None:
+            self._log.write(run)
+
+    def _now(self, run: Run) -> str:
+        history = run.history
+        words = [f"loss {history.loss:.3f} acc {history.accuracy:.1%}"]
+        if history.saved_ratio is not None:
+            words.append(f"ratio {history.saved_ratio:.1f}x")
+        return " ".join([*words, f"peak +{nbytes(run.peak_resident())}"])
+
+    def tested(self, run: Run) -> None:
+        last = run.history.test[-1]
+        self._console.print(f"step {last['step']}: test loss {last['loss']:.4f}, accuracy {last['accuracy']:.2%}")
+
+    def warned(self, text: str) -> None:
+        self._console.print(f"[yellow]warning:[/] {text}")

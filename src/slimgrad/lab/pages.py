@@ -1,0 +1,128 @@
+"""The page of one run or of a comparison: what the numbers of result files look like. No number is made here.
+
+Arms keep their colour through the page; plain is grey. Seeds are thin lines, their mean is the thick one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from slimgrad.lab import compare_table
+from slimgrad.lab.compare import PLAIN, by_arm, rows_of
+from slimgrad.report import charts, page
+from slimgrad.report.charts import Series
+from slimgrad.report.table import nbytes
+
+MEBIBYTE = 1 << 20
+N_LAYERS = 40
+
+Runs = Mapping[str, Mapping[int, Mapping[str, Any]]]  # by arm and seed
+
+
+def write(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
+    """Write the page of some results of one model on one data set."""
+    groups, rows = by_arm(results), rows_of(results)
+    recipe, machine = results[0]["recipe"], results[0]["machine"]
+    title = f"slimgrad: {recipe['model']} on {recipe['data']}"
+    options = ", ".join(f"{key} {value}" for key, value in recipe["options"].items())
+    lead = (
+        f"{recipe['steps']} steps of {recipe['batch']}, {recipe['optimizer']} at {recipe['lr']:g}; {options}. "
+        f"slimgrad {machine['slimgrad']}, torch {machine['torch']}, {machine['processor']}, "
+        f"kernels {machine['kernels']}."
+    )
+    costs = [compare_table.cost_cells(row) for row in rows] + [compare_table.published()]
+    learnt = [compare_table.learnt_cells(row) for row in rows]
+    tables = [
+        charts.table("memory and time", compare_table.COSTS, costs, "costs"),
+        charts.table("what was learnt", compare_table.learnt(rows), learnt, "learnt"),
+    ]
+    colours = {arm: number if PLAIN in groups else number + 1 for number, arm in enumerate(groups)}
+    sections = [
+        page.wide("The table", *tables, text=" ".join(compare_table.notes(rows))),
+        page.wide("Memory over one step", memory(groups, colours)),
+        page.section("Learning", *learning(groups, colours)),
+        page.section("Compression over training", *compression(groups, colours)),
+        page.section("Where the bytes are", *(layers(arm, runs) for arm, runs in groups.items())),
+    ]
+    page.write(path, title, sections, lead, {"rows": [asdict(row) for row in rows]})
+
+
+def memory(groups: Runs, colours: Mapping[str, int]) -> str:
+    """Return live bytes beyond static through one forward and backward, of the first seed."""
+    series = []
+    for arm, runs in groups.items():
+        samples = next(iter(runs.values()))["timeline"]["samples"]
+        points = [(100 * i / max(1, len(samples) - 1), sample / MEBIBYTE) for i, sample in enumerate(samples)]
+        series.append(Series(arm, points, colours[arm]))
+    caption = "live tensors beyond what is there before the step"
+    return charts.lines(caption, series, "operators of forward and backward, %", "MiB", lambda y: f"{y:,.0f}")
+
+
+def learning(groups: Runs, colours: Mapping[str, int]) -> list[str]:
+    """Return the curves of loss and accuracy."""
+    percent = "{:.0f} %".format
+    return [
+        charts.lines("training loss", _curves(groups, colours, "train", "loss"), "step", "loss"),
+        charts.lines("test loss", _curves(groups, colours, "test", "loss"), "step", "loss"),
+        charts.lines(
+            "test accuracy", _curves(groups, colours, "test", "accuracy", 100.0), "step", "accuracy", percent,
+            from_zero=False,
+        ),
+    ]  # fmt: skip
+
+
+def compression(groups: Runs, colours: Mapping[str, int]) -> list[str]:
+    """Return ratio, measured gradient noise and mean bound over training, of the arms that compress."""
+    slim = {arm: runs for arm, runs in groups.items() if next(iter(runs.values()))["recipe"]["arm"] == "slim"}
+    for runs in slim.values():
+        for run in runs.values():
+            for point in run["history"]["train"]:
+                point["ratio"] = point["saved_in"] / point["saved_out"] if point.get("saved_out") else None
+    expected = [
+        one._replace(is_dashed=True, name=f"{one.name}, expected")
+        for one in _curves(slim, colours, "noise", "expected")
+        if not one.is_thin
+    ]
+    measured = _curves(slim, colours, "noise", "measured")
+    ratios, times = _curves(slim, colours, "train", "ratio"), "{:g}x".format
+    return [
+        charts.lines("ratio over all saved activations", ratios, "step", "ratio", times),
+        charts.lines(
+            "gradient noise, measured by audits", measured + expected, "step", "error energy / gradient energy"
+        ),
+        charts.lines("mean bound", _curves(slim, colours, "noise", "rel"), "step", "largest error / RMS of the values"),
+    ]  # fmt: skip
+
+
+def layers(arm: str, runs: Mapping[int, Mapping[str, Any]]) -> str:
+    """Return the bytes per step of the largest layers, plain and slim."""
+    rows = next(iter(runs.values()))["layers"][:N_LAYERS]
+    drawn = [
+        charts.Bar(
+            f"{row['module'] or '(model)'}: {row['role']}",
+            row["saved_in"],
+            row["saved_out"],
+            f"{nbytes(row['saved_in'])} → {nbytes(row['saved_out'])}",
+        )
+        for row in rows
+    ]
+    return charts.bars(f"saved for backward, per step: {arm}", drawn, "plain PyTorch", arm)
+
+
+def _curves(groups: Runs, colours: Mapping[str, int], kind: str, key: str, factor: float = 1.0) -> list[Series]:
+    """Return a thin line per seed and the mean of all; a single seed is its own mean."""
+    series = []
+    for arm, runs in groups.items():
+        by_step: dict[int, list[float]] = {}
+        seeds = []
+        for run in runs.values():
+            points = [(p["step"], factor * p[key]) for p in run["history"][kind] if p.get(key) is not None]
+            seeds.append(Series(arm, points, colours[arm], is_thin=True))
+            for step, value in points:
+                by_step.setdefault(step, []).append(value)
+        means = [(step, sum(values) / len(values)) for step, values in sorted(by_step.items())]
+        series += (seeds if len(runs) > 1 else []) + [Series(arm, means, colours[arm])]
+    return series

@@ -1,0 +1,67 @@
+"""`slimgrad train`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from slimgrad.cli import app
+from slimgrad.cli.train import options_of
+from slimgrad.errors import ConfigError
+from slimgrad.lab import train as train_module
+
+TINY = ["train", "tiny_nets:cnn", "--data", "random", "--size", "16", "--steps", "3", "--batch", "4", "--threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before():
+    n_threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(n_threads)
+
+
+def test_it_trains_and_leaves_result_checkpoint_and_page(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, [*TINY, "--audits", "1", "--out", str(tmp_path)], env={"COLUMNS": "160"})
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint.pt", "result.json", "page.html"}
+    final = json.loads((tmp_path / "result.json").read_text())["final"]
+    assert f"saved activations {final['saved_ratio']:.1f}x" in " ".join(done.output.split())
+    assert "step 3: test loss" in done.output
+
+
+def test_an_interrupted_run_ends_with_a_status_of_its_own_and_is_resumed(tmp_path: Path, monkeypatch) -> None:
+    real = train_module._loop
+    monkeypatch.setattr(train_module, "_loop", lambda *parts: real(*parts[:4], 2))
+    done = CliRunner().invoke(app, [*TINY, "--out", str(tmp_path)])
+    assert done.exit_code == 130
+    assert "--resume" in done.output
+    monkeypatch.setattr(train_module, "_loop", real)
+    done = CliRunner().invoke(app, [*TINY, "--out", str(tmp_path), "--resume"], env={"COLUMNS": "160"})
+    assert done.exit_code == 0, done.output
+    assert "from step 2" in done.output
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--bound", "tight"], "noise:SHARE"),
+        (["--policy", "squash"], "compress:CODEC"),
+        (["--system", "comet"], "not built yet"),
+        (["--data", "imagenet"], "fashion-mnist"),
+        (["--set", "width"], "--set width=0.25"),
+        (["--resume"], "begin without --resume"),
+    ],
+)
+def test_what_cannot_work_says_what_to_type(extra: list[str], words: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, [*TINY, *extra, "--out", str(tmp_path)])
+    assert isinstance(done.exception, ConfigError)
+    assert words in str(done.exception)
+
+
+def test_options_are_numbers_truths_or_words() -> None:
+    words = ["width=0.25", "depth=3", "stem=small", "tied=True"]
+    assert options_of(words) == {"width": 0.25, "depth": 3, "stem": "small", "tied": True}

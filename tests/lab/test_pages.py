@@ -1,0 +1,43 @@
+"""The page of a comparison, read back by a program."""
+
+from pathlib import Path
+
+import pytest
+from made_results import result
+from page_reader import PageReader
+
+from slimgrad.lab import compare_table, pages
+from slimgrad.lab.compare import rows_of
+
+
+@pytest.fixture
+def results() -> list:
+    return [result(arm, seed, 0.5) for seed in range(2) for arm in ("plain", "noise:0.05")]
+
+
+def test_the_figures_can_be_read_off_the_page(results: list, tmp_path: Path) -> None:
+    pages.write(tmp_path / "page.html", results)
+    read = PageReader((tmp_path / "page.html").read_text(encoding="utf-8"))
+    rows = rows_of(results)
+    assert read.tables["costs"][1:] == [list(compare_table.cost_cells(row)) for row in rows] + [
+        list(compare_table.published())
+    ]
+    assert read.tables["learnt"][2] == list(compare_table.learnt_cells(rows[1]))
+    assert read.figures["rows"][1]["saved_ratio"] == pytest.approx(13.3)
+    assert "4.0 MiB → 256.0 KiB" in read.text
+    assert read.links == []
+    for caption in ("live tensors", "training loss", "test accuracy", "ratio over all", "gradient noise", "mean bound"):
+        assert any(caption in one for one in read.captions), caption
+
+
+def test_a_single_plain_run_has_no_compression_to_show(tmp_path: Path) -> None:
+    pages.write(tmp_path / "page.html", [result("plain")])
+    read = PageReader((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert "Compression over training" not in read.text
+    assert "training loss" in read.captions
+
+
+def test_seeds_are_thin_lines_around_their_mean(results: list) -> None:
+    curves = pages._curves(pages.by_arm(results), {"plain": 0, "noise:0.05": 1}, "train", "loss")
+    assert [(one.name, one.is_thin) for one in curves[:3]] == [("plain", True), ("plain", True), ("plain", False)]
+    assert curves[2].points == [(1, 2.0), (2, 1.0)]
