@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import slimgrad
 from slimgrad import measure
 from slimgrad.bounds.base import Request, site_key
+from slimgrad.measure import Meter
 
 ALL = Request(gradients=None, errors=None, travels=None)
 BOUND = slimgrad.Relative(0.5)
@@ -84,7 +85,7 @@ def test_a_layer_alone_is_measured_to_floating_point_accuracy(layer, size):
     exact, compressed, _, reading = measured(after(layer), torch.randn(*size))
     weight = {"layer.weight": exact["layer.weight"]}
     true = difference(weight, compressed)
-    own = [error for error in reading.errors if not error.travels and error.sites[0][0] == "layer"]
+    own = [error for error in reading.errors if error.reach == "own" and error.sites[0][0] == "layer"]
     assert len(own) == 1
     assert own[0].noise2 == pytest.approx(true, rel=1e-4)
     assert true > 0
@@ -123,7 +124,7 @@ def test_all_sites_together_are_the_error_of_the_whole_gradient(make, size, rel)
     torch.manual_seed(1)
     exact, compressed, _, reading = measured(make, torch.randn(*size), bound=slimgrad.Relative(rel))
     true = difference(exact, compressed) / energy(exact)
-    found = sum(error.noise2 for error in reading.errors) / reading.energy
+    found = sum(error.noise2 for error in reading.errors if error.reach != "near") / reading.energy
     assert found == pytest.approx(true, rel=0.25)  # errors of several sites also meet, by chance with or against
     assert true > 1e-8  # or nothing was measured
 
@@ -175,12 +176,40 @@ def test_only_what_is_asked_for_is_kept_and_measured():
     assert len(reading.sites) > 4  # every coded site is listed
 
 
+def test_what_is_near_is_part_of_what_is_far_and_told_apart_by_site():
+    *_, reading = measured(network, torch.randn(8, 3, 8, 8))
+    near = {error.sites[0][0]: error for error in reading.errors if error.reach == "near"}
+    (far,) = (error for error in reading.errors if error.reach == "far")
+    assert set(near["1"].layers) == {"0"}  # a batch norm's error ends in the convolution before it
+    assert set(near["8"].layers) == {"7", "4"}  # that of the last norm goes on, through one layer, to the next
+    assert set().union(*(error.layers for error in near.values())) <= set(far.layers)
+
+
+def test_an_adaptive_optimizer_gives_layers_the_weight_of_their_parameters():
+    torch.manual_seed(0)
+    model = network()
+    for optimizer, share in (
+        (torch.optim.SGD(model.parameters(), lr=0.1), None),
+        (torch.optim.AdamW(model.parameters()), 8),
+    ):
+        meter = Meter(lambda: dict(model.named_parameters()))
+        meter.optimizer = optimizer
+        meter.begin(1, ALL)
+        result = model(torch.randn(4, 3, 8, 8))
+        meter.watch(result)
+        result.square().sum().backward()
+        weights = meter.end().weights
+        assert (not weights) == (share is None)
+    assert sum(weights.values()) == pytest.approx(1.0)
+    assert weights["3"] / weights["0"] == pytest.approx((8 * 8 * 9 + 8) / (8 * 3 * 9 + 8))
+
+
 def test_errors_are_followed_only_where_asked():
     x = torch.randn(8, 3, 8, 8)
     *_, own = measured(network, x, Request(errors=None))
-    assert not any(error.travels for error in own.errors)
+    assert not any(error.reach == "far" for error in own.errors)
     *_, all_of_it = measured(network, x, ALL)
-    assert sum(error.travels for error in all_of_it.errors) == 1
+    assert sum(error.reach == "far" for error in all_of_it.errors) == 1
 
 
 def test_the_quota_bounds_what_is_kept(monkeypatch):
@@ -201,7 +230,7 @@ def test_a_weight_used_twice_gets_the_sum_of_its_errors():
 
     x = torch.randn(64, 16) * 2
     exact, compressed, _, reading = measured(make, x)
-    found = sum(error.noise2 for error in reading.errors)
+    found = sum(error.noise2 for error in reading.errors if error.reach != "near")
     assert found == pytest.approx(difference(exact, compressed), rel=0.3)
 
 

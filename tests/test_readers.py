@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from slimgrad.readers import leaf_of, read
+from slimgrad.readers import read
+from slimgrad.streams import leaf_of
 
 
 def reader(result: torch.Tensor, size: torch.Size, names: dict | None = None, grad: torch.Tensor | None = None):

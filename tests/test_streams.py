@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from slimgrad.streams import WAITING, Streams, can_be_called, energy, saved_of
+from slimgrad.streams import ALL_LAYERS, WAITING, Streams, can_be_called, energy, saved_of
 
 STREAM = "error"
 
@@ -29,7 +29,7 @@ class Tied(nn.Module):
         return self.twice(torch.tanh(self.twice(x))).mean(1)
 
 
-def run(model: nn.Module, x: torch.Tensor, error: torch.Tensor | None, as_stream: bool):
+def run(model: nn.Module, x: torch.Tensor, error: torch.Tensor | None, as_stream: bool, layers: int = ALL_LAYERS):
     """Return the gradients of all parameters, and the streams."""
     model.zero_grad(set_to_none=True)
     result = model(x)
@@ -37,7 +37,7 @@ def run(model: nn.Module, x: torch.Tensor, error: torch.Tensor | None, as_stream
     for name, parameter in model.named_parameters():
         parameter.register_hook(lambda grad, name=name: streams.settle(name))
     if error is not None and as_stream:
-        streams.add(result.grad_fn, 0, STREAM, error)
+        streams.add(result.grad_fn, 0, STREAM, error, layers)
     elif error is not None:
         result.register_hook(lambda grad: grad + error)
     result.square().sum().backward()
@@ -48,6 +48,19 @@ def run(model: nn.Module, x: torch.Tensor, error: torch.Tensor | None, as_stream
 def scene():
     torch.manual_seed(0)
     return Tied().double(), torch.randn(5, 3, 6, 6).double(), torch.randn(5, 6).double()
+
+
+@pytest.mark.parametrize("n_layers", [1, 2, 3])
+def test_an_error_is_followed_through_so_many_layers(n_layers):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3), nn.Flatten()).double()
+    x, error = torch.randn(5, 3, 8, 8).double(), torch.randn(5, 32).double()
+    _, whole = run(model, x, error, True)
+    _, near = run(model, x, error, True, n_layers)
+    reached = {
+        name: value for name, value in whole.energies()[STREAM].items() if int(name[0]) >= (3, 1, 0)[n_layers - 1]
+    }
+    assert near.energies()[STREAM] == pytest.approx(reached)
 
 
 def test_what_arrives_is_what_the_error_does_to_the_gradient(scene):

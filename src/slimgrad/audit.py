@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from slimgrad.bounds.base import NEGLIGIBLE, layer_of
 from slimgrad.errors import ConfigError
 from slimgrad.ledger import Ledger
 from slimgrad.recorder import Recorder
@@ -64,9 +65,16 @@ class Audit:
         """The sums by module, the largest error first."""
         groups: dict[str, list[Share]] = {}
         for name, share in self.parameters.items():
-            groups.setdefault(name.rpartition(".")[0], []).append(share)
+            groups.setdefault(layer_of(name), []).append(share)
         sums = {layer: _sum(shares) for layer, shares in groups.items()}
         return dict(sorted(sums.items(), key=lambda item: -item[1].error2))
+
+    @property
+    def counted(self) -> dict[str, Share]:
+        """The layers that hold more than NEGLIGIBLE of the gradient's energy, the largest share of error first."""
+        floor = NEGLIGIBLE * _sum(self.parameters.values()).energy
+        counted = {name: share for name, share in self.layers.items() if share.energy > floor}
+        return dict(sorted(counted.items(), key=lambda item: -item[1].noise))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers."""
@@ -115,7 +123,7 @@ def audit(session: Session, recorder: Recorder, fn: Callable[[], torch.Tensor]) 
     shares = {name: _share(exact[name], compressed[name]) for name in exact if name in compressed}
     ratio = ledger.snapshot().total.saved_ratio
     result = Audit(session.progress.n_steps, shares, session.tuning.noise(), ratio)
-    session.tuning.audited(result.noise)
+    session.tuning.audited(result.noise, {name: share.noise for name, share in result.counted.items()}, result.step)
     return result
 
 

@@ -16,7 +16,9 @@ restored tensor is compared with that. Either way the error is followed to the p
 
 Note [One stream for all that travel]. Following an error costs up to another backward pass, so all errors of a step
 that go on to earlier layers go together, and the reading says what they do together. Errors that end in the layer's
-own parameters cost nothing more and are told apart.
+own parameters cost nothing more and are told apart, and so is what each does to the next N_NEAR layers on its way:
+a batch norm's error has a part along its own input, which the convolution before it turns into a weight gradient
+without any cancellation, and a depthwise one hands it on to the norm before.
 
 Note [What a measurement keeps alive]. The original belongs to the Stored, and so to the graph; hooks hold no tensors
 and no nodes, only this meter. Where no site is named, originals are kept up to QUOTA of the bytes seen so far.
@@ -32,17 +34,30 @@ from typing import Any
 
 import torch
 
-from slimgrad.bounds.base import NOTHING, ErrorReading, Reader, Reading, Request, RoleBound, Site, SiteReading, site_key
-from slimgrad.bounds.momentum import momentum_of
-from slimgrad.readers import Grads, leaf_of, read
+from slimgrad.bounds.base import (
+    NEGLIGIBLE,
+    NOTHING,
+    ErrorReading,
+    Reach,
+    Reader,
+    Reading,
+    Request,
+    RoleBound,
+    Site,
+    SiteReading,
+    layer_of,
+    site_key,
+)
+from slimgrad.bounds.momentum import momentum_of, moves_alike
+from slimgrad.readers import Grads, read
 from slimgrad.saved import Saved, Stored
-from slimgrad.streams import ACCUMULATE, Streams, call, can_be_called, current_node, energy, saved_of
+from slimgrad.streams import ACCUMULATE, Streams, call, can_be_called, current_node, energy, leaf_of, saved_of
 from slimgrad.tiers import eps_of
 
 QUOTA = 1 / 16  # of the original bytes; one tensor may always be kept
-TRAVEL = "travel"  # the stream of all errors that are passed on
+TRAVEL, NEAR = "travel", "near "  # the stream of all errors that are passed on, and those of single sites
+N_NEAR = 2  # layers
 SEEN, EXACT = "slimgrad.seen", "slimgrad.exact"  # in the metadata of a node
-NEGLIGIBLE = 1e-6  # share of the gradient energy below which a layer's own relative error means nothing
 
 
 @dataclass(slots=True)
@@ -72,6 +87,7 @@ class Meter:
         self._streams = Streams({})
         self._probes: dict[Site, dict[int, SiteReading]] = {}  # of each storage, by its id: codes may be replaced
         self._readers: dict[Site, list[tuple[Reader, torch.Tensor | None]]] = {}
+        self._near: set[Site] = set()
         self._travelling: set[Site] = set()
         self._measured: set[Site] = set()
         self._energies: dict[str, torch.Tensor] = {}
@@ -219,7 +235,10 @@ class Meter:
         following, slot = node.next_functions[edge]
         if leaf_of(node, edge) is not None:
             self._streams.add(following, slot, site_key(site), error)
-        elif self._request.travels is None or site in self._request.travels:
+            return
+        self._near.add(site)
+        self._streams.add(following, slot, NEAR + site_key(site), error, N_NEAR)
+        if self._request.travels is None or site in self._request.travels:
             self._travelling.add(site)
             self._streams.add(following, slot, TRAVEL, error)
 
@@ -242,12 +261,25 @@ class Meter:
         if not 0.0 < total < math.inf:
             return None
         found = self._streams.energies()
-        errors = [_error((site,), found.get(site_key(site), {}), energies) for site in sorted(self._measured)]
+        errors = [_error((site,), found.get(site_key(site), {})) for site in sorted(self._measured)]
+        errors += [_error((site,), found.get(NEAR + site_key(site), {}), "near") for site in sorted(self._near)]
         if self._travelling:
-            travelled = _error(tuple(sorted(self._travelling)), found.get(TRAVEL, {}), energies)
-            errors.append(replace(travelled, travels=True))
+            errors.append(_error(tuple(sorted(self._travelling)), found.get(TRAVEL, {}), "far"))
         sites = [replace(_sum(noted.values()), readers=self._readers_of(site)) for site, noted in self._probes.items()]
-        return Reading(self._step, total, tuple(sites), self.scale, tuple(e for e in errors if math.isfinite(e.noise2)))
+        finite = tuple(error for error in errors if math.isfinite(error.noise2))
+        return Reading(
+            self._step, total, tuple(sites), self.scale, finite, _by_layer(energies), self._weights(energies)
+        )
+
+    def _weights(self, energies: Mapping[str, float]) -> dict[str, float]:
+        """Return what layers weigh where the optimizer moves all parameters alike; nothing where energies decide."""
+        if not moves_alike(self.optimizer):
+            return {}
+        parameters = self._parameters()
+        numels = _by_layer({name: float(parameters[name].numel()) for name in energies if name in parameters})
+        floor = NEGLIGIBLE * sum(energies.values())
+        numels = {layer: numels[layer] for layer, energy in _by_layer(energies).items() if energy > floor}
+        return {layer: numel / sum(numels.values()) for layer, numel in numels.items()}
 
     def _readers_of(self, site: Site) -> tuple[Reader, ...]:
         return tuple(
@@ -302,17 +334,14 @@ LINEAR_RULES: dict[tuple[str, str], Callable[[Any, Grads, torch.Tensor], tuple[i
 }
 
 
-def _error(sites: tuple[Site, ...], noise: Mapping[str, float], energies: Mapping[str, float]) -> ErrorReading:
-    floor = NEGLIGIBLE * sum(energies.values())
-    by_layer, noise_by_layer = _by_layer(energies), _by_layer(noise)
-    shares = [value / by_layer[layer] for layer, value in noise_by_layer.items() if by_layer.get(layer, 0.0) > floor]
-    return ErrorReading(sites, sum(noise.values()), max(shares, default=0.0))
+def _error(sites: tuple[Site, ...], noise: Mapping[str, float], reach: Reach = "own") -> ErrorReading:
+    return ErrorReading(sites, sum(noise.values()), _by_layer(noise), reach)
 
 
 def _by_layer(energies: Mapping[str, float]) -> dict[str, float]:
     sums: dict[str, float] = {}
     for name, value in energies.items():
-        layer = name.rpartition(".")[0]
+        layer = layer_of(name)
         sums[layer] = sums.get(layer, 0.0) + value
     return sums
 

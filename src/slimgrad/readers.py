@@ -16,9 +16,8 @@ import torch
 
 from slimgrad.bounds.base import NormChannels, Reader
 from slimgrad.bounds.formulas import overlap
-from slimgrad.streams import ACCUMULATE, energy
+from slimgrad.streams import ACCUMULATE, energy, leaf_of
 
-MAX_NODES = 6  # views and casts between a function and its parameter
 CONV, LINEAR = "ConvolutionBackward0", {"AddmmBackward0": 2, "MmBackward0": 1}  # edge that leads to the weight
 BATCH_NORMS = frozenset({"NativeBatchNormBackward0", "CudnnBatchNormBackward0", "MiopenBatchNormBackward0"})
 
@@ -55,22 +54,6 @@ def read(
         reader = replace(reader, weight_grad2=float(energy(weight_grad)), weight_grad_abs=mean)
     reader = replace(reader, weight=parameters.get(id(leaf), ""))
     return _with_shape(reader, node, size, outputs, inputs), leaf
-
-
-def leaf_of(node: Any, edge: int | None) -> torch.Tensor | None:
-    """Return the leaf to which an edge of the node leads through views and casts; None where something is computed."""
-    if edge is None or edge >= len(node.next_functions):
-        return None
-    following = node.next_functions[edge][0]
-    for _ in range(MAX_NODES):
-        if following is None:
-            return None
-        if type(following).__name__ == ACCUMULATE:
-            return following.variable
-        if len(following.next_functions) != 1:
-            return None
-        following = following.next_functions[0][0]
-    return None
 
 
 def _input_edge(kind: str) -> int:

@@ -9,7 +9,8 @@ below it up to 40,000 times stronger, that of a layer norm in a residual branch 
     streams.add(node, slot, name, error)      in a hook of the node before: this error arrives at input `slot` of `node`
     streams.energies()                        by name and parameter, after backward
 
-Several errors may go under one name; they are added up on their way, and what arrives is the energy of the sum.
+Several errors may go under one name; they are added up on their way, and what arrives is the energy of the sum. With
+`layers=n` an error is followed through n functions that have parameters, and no farther.
 
 Note [Calling a node]. A node called by hand computes what autograd would compute, releases nothing and changes nothing;
 its saved tensors are unpacked once more. Nodes whose hooks or code belong to somebody else (custom Functions,
@@ -30,8 +31,12 @@ from torch.autograd.function import BackwardCFunction
 
 from slimgrad.saved import Kept, Rebuilt, Saved, Shaped
 
-WAITING = "slimgrad.errors"  # in the metadata of a node: errors that have arrived, by name and slot
+WAITING = (
+    "slimgrad.errors"  # in the metadata of a node: errors that have arrived, by name, layers still to go, and slot
+)
 ACCUMULATE = "AccumulateGrad"
+MAX_NODES = 6  # views and casts between a function and its parameter
+ALL_LAYERS = 1 << 30
 
 current_node: Callable[[], Any] = torch._C._current_autograd_node
 
@@ -45,7 +50,7 @@ class Streams:
         self._energies: dict[tuple[str, str], torch.Tensor] = {}
         self.stopped: set[str] = set()  # nodes that could not be called
 
-    def add(self, node: Any, slot: int, stream: str, error: torch.Tensor | None) -> None:
+    def add(self, node: Any, slot: int, stream: str, error: torch.Tensor | None, layers: int = ALL_LAYERS) -> None:
         """Let an error arrive at a node that has not run yet."""
         if node is None or error is None:
             return
@@ -60,12 +65,15 @@ class Streams:
         if waiting is None:
             waiting = node.metadata[WAITING] = {}
             node.register_prehook(self._carry)
-        waiting[stream, slot] = _sum(waiting.get((stream, slot)), error)
+        waiting[stream, layers, slot] = _sum(waiting.get((stream, layers, slot)), error)
 
-    def leave(self, node: Any, stream: str, errors: Any) -> None:
+    def leave(self, node: Any, stream: str, errors: Any, layers: int = ALL_LAYERS) -> None:
         """Let errors leave a node, one per input of its function."""
-        for (following, slot), error in zip(node.next_functions, errors, strict=True):
-            self.add(following, slot, stream, error)
+        leaves = {edge for edge in range(len(node.next_functions)) if leaf_of(node, edge) is not None}
+        layers -= bool(leaves)
+        for edge, ((following, slot), error) in enumerate(zip(node.next_functions, errors, strict=True)):
+            if layers > 0 or edge in leaves:
+                self.add(following, slot, stream, error, max(1, layers))
 
     def settle(self, parameter: str) -> None:
         """Square what has arrived at a parameter: its gradient is complete."""
@@ -89,9 +97,25 @@ class Streams:
             self.stopped.add(type(node).__name__)
             return
         while waiting:
-            stream = next(iter(waiting))[0]
-            errors = [waiting.pop((stream, slot), None) for slot in range(len(grads))]
-            self.leave(node, stream, call(node, errors))
+            stream, layers, _ = next(iter(waiting))
+            errors = [waiting.pop((stream, layers, slot), None) for slot in range(len(grads))]
+            self.leave(node, stream, call(node, errors), layers)
+
+
+def leaf_of(node: Any, edge: int | None) -> torch.Tensor | None:
+    """Return the leaf to which an edge of the node leads through views and casts; None where something is computed."""
+    if edge is None or edge >= len(node.next_functions):
+        return None
+    following = node.next_functions[edge][0]
+    for _ in range(MAX_NODES):
+        if following is None:
+            return None
+        if type(following).__name__ == ACCUMULATE:
+            return following.variable
+        if len(following.next_functions) != 1:
+            return None
+        following = following.next_functions[0][0]
+    return None
 
 
 def call(node: Any, grads: Any) -> tuple[torch.Tensor | None, ...]:

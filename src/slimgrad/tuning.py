@@ -66,13 +66,13 @@ class Tuning:
         known = [share for bound, state in self.states.items() if (share := bound.noise(state)) is not None]
         return sum(known) if known else None
 
-    def audited(self, measured: float) -> None:
+    def audited(self, noise: float, layers: Mapping[str, float], step: int) -> None:
         """Tell the bounds what an audit has measured; a share of several bounds says nothing about one of them."""
         if len(self.states) == 1:
             (bound,) = self.states
             learn = getattr(bound, "audited", None)
             if learn is not None:
-                self.states[bound] = learn(self.states[bound], measured)
+                self.states[bound] = learn(self.states[bound], noise, layers, step)
 
     def remarks(self) -> list[str]:
         """Return what a report should say about the bounds."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from slimgrad.bounds.momentum import momentum_of
+from slimgrad.bounds.momentum import momentum_of, moves_alike
 
 GRADIENTS = [1.0, -3.0, 2.0]
 
@@ -75,3 +75,11 @@ def test_a_foreign_optimizer_without_betas_is_taken_at_its_word() -> None:
                 self.state[parameter]["exp_avg"] = parameter.grad.clone()
 
     assert momentum_of(*parameter_after(Own)) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "alike"), [(torch.optim.SGD, False), (torch.optim.AdamW, True), (torch.optim.RMSprop, True)]
+)
+def test_optimizers_that_divide_gradients_by_their_size_are_known(make, alike):
+    assert moves_alike(make([torch.nn.Parameter(torch.zeros(1))], lr=0.1)) is alike
+    assert not moves_alike(None)

@@ -8,7 +8,9 @@ import pytest
 
 from slimgrad import Exact, Relative
 from slimgrad.bounds.base import ErrorReading, Reading, Request, SiteReading
-from slimgrad.bounds.noise import AIM, LOOSEN, START, Noise
+from slimgrad.bounds.noise import AIM, AIM_OF_LAYER, CAP, LOOSEN, Noise
+from slimgrad.bounds.rates import FINEST_STEP
+from slimgrad.bounds.sensitivity import START, loads
 from slimgrad.errors import ConfigError
 
 FIRST, SECOND = ("conv1", 1), ("conv2", 1)
@@ -18,10 +20,11 @@ def site_reading(site, rel=START, numel=10_000):
     return SiteReading(site, "conv input", 0, numel, numel // 3, rel, 0.1, 1.0, 0.5)
 
 
-def reading(step, noise, rel=START, sites=(FIRST, SECOND)):
-    """Return a reading in which each site's error is this share of the gradient's energy."""
-    errors = tuple(ErrorReading((site,), noise, noise) for site in sites)
-    return Reading(step, 1.0, tuple(site_reading(site, rel) for site in sites), errors=errors)
+def reading(step, noise, rel=START, sites=(FIRST, SECOND), share=0.5):
+    """Return a reading in which each site's error is this share of the gradient's energy, all of it in its layer."""
+    errors = tuple(ErrorReading((site,), noise, {site[0]: noise}) for site in sites)
+    layers = {site[0]: share for site in sites}
+    return Reading(step, 1.0, tuple(site_reading(site, rel) for site in sites), errors=errors, layers=layers)
 
 
 def rel_of(bound, site, state):
@@ -81,12 +84,81 @@ def test_audits_calibrate_slowly_and_within_limits():
     bound = Noise(0.05)
     state = bound.update(bound.start(), reading(1, 0.2))
     expected = bound.noise(state)
-    once = bound.audited(state, 2 * expected)
+    once = bound.audited(state, 2 * expected, {}, 1)
     assert 1.0 < once["calibration"] < 2.0
     for _ in range(100):
-        once = bound.audited(once, 1000.0)
+        once = bound.audited(once, 1000.0, {}, 1)
     assert once["calibration"] <= 4.0
-    assert bound.audited(state, math.nan) == state
+    assert bound.audited(state, math.nan, {}, 1) == state
+
+
+def expected_of(state, layer):
+    return loads(state["sites"])[layer]
+
+
+def test_a_layer_of_little_energy_is_kept_within_its_own_limit():
+    bound = Noise(0.05)
+    state = bound.start()
+    for step in range(1, 5):  # the error is a hundredth of the whole, and as large as the layer's own gradient
+        state = bound.update(state, reading(step, 0.01, rel_of(bound, FIRST, state), sites=(FIRST,), share=0.01))
+    assert expected_of(state, "conv1") <= AIM_OF_LAYER * CAP * 0.05 * (1 + 1e-6)
+    assert bound.noise(state) < 0.1 * AIM * 0.05  # so most of the budget is left
+
+
+def test_errors_are_related_to_the_least_energy_that_the_layer_had():
+    bound = Noise(0.05)
+    often = bound.update(bound.start(), reading(1, 1e-4, share=0.1))
+    once_small = bound.update(bound.update(bound.start(), reading(1, 1e-4, share=0.001)), reading(2, 1e-4, share=0.1))
+    assert expected_of(once_small, "conv1") > 2 * expected_of(often, "conv1")
+    for step in range(3, 200):
+        once_small = bound.update(once_small, reading(step, 1e-4 * rel_of(bound, FIRST, once_small) ** 2 / START**2,
+                                                      rel_of(bound, FIRST, once_small), share=0.1))  # fmt: skip
+    assert once_small["layers"]["conv1"] == pytest.approx(0.1, rel=0.1)
+
+
+def test_a_broken_limit_is_said_and_what_causes_it_tightened():
+    bound = Noise(0.05)
+    state = bound.update(bound.start(), reading(1, 0.01, share=0.5))
+    before = rel_of(bound, FIRST, state)
+    audited = bound.audited(state, 0.04, {"conv1": 0.6, "conv2": 0.01}, 7)
+    assert rel_of(bound, FIRST, audited) < before
+    assert rel_of(bound, SECOND, audited) >= rel_of(bound, SECOND, state)
+    assert any("conv1, 0.6 at step 7" in line for line in bound.remarks(audited))
+    assert not any("conv2" in line for line in bound.remarks(audited))
+
+
+def test_what_is_exact_is_tried_again():
+    bound = Noise(0.05)
+    state = bound.update(bound.start(), reading(1, 1e9, sites=(FIRST,)))
+    assert bound.at(FIRST, state) == Exact()
+    for step in range(100, 6000, 50):
+        state = bound.update(state, Reading(step, 1.0, ()))
+    assert isinstance(bound.at(FIRST, state), Relative)
+
+
+def test_small_tensors_are_coded_finely():
+    bound = Noise(0.05)
+    sites = (site_reading(FIRST, numel=10_000), site_reading(SECOND, numel=10))
+    state = bound.update(bound.start(), Reading(1, 1.0, sites))
+    assert rel_of(bound, SECOND, state) == FINEST_STEP / 2
+
+
+def test_where_parameters_move_alike_each_layer_counts_by_its_size():
+    bound, even = Noise(0.05), {"conv1": 0.5, "conv2": 0.5}
+    errors = (ErrorReading((FIRST,), 1e-4, {"conv1": 1e-4}), ErrorReading((SECOND,), 1e-4, {"conv2": 1e-4}))
+    sites, layers = tuple(site_reading(site) for site in (FIRST, SECOND)), {"conv1": 0.999, "conv2": 0.001}
+    by_energy = bound.update(bound.start(), Reading(1, 1.0, sites, 1.0, errors, layers))
+    alike = bound.update(bound.start(), Reading(1, 1.0, sites, 1.0, errors, layers, even))
+    assert by_energy["sites"]["conv2#1"]["own"]["noise"] == pytest.approx(1e-4 / START**2)
+    assert alike["sites"]["conv2#1"]["own"]["noise"] == pytest.approx(0.5 * 1e-4 / 0.001 / START**2)
+
+
+def test_a_round_takes_each_site_in_its_turn():
+    bound = Noise(0.05)
+    state = bound.update(bound.start(), reading(1, 1e-4))
+    first = bound.wants(5, state).errors
+    state = bound.update(state, reading(5, 1e-4, sites=tuple(first)))
+    assert first and bound.wants(6, state).errors == {FIRST, SECOND} - first
 
 
 @pytest.mark.parametrize("e2", [0.0, -1.0, math.nan, math.inf, "5%"])

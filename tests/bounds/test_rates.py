@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from slimgrad import Relative, codecs
-from slimgrad.bounds.rates import CURVES, MEASURED_AT, STEPS, Item, bits, cheapest
+from slimgrad.bounds.rates import BITS, CURVES, MEASURED_AT, Item, cheapest
 from slimgrad.codecs import Nested
 
 DATA = {"sparse": torch.relu, "signed": lambda x: x, "centred": lambda x: x}
@@ -27,7 +27,7 @@ def test_curves_are_those_of_the_code(curve):
 
 def test_coarser_steps_cost_fewer_bits():
     for curve in CURVES:
-        assert bool((np.diff(bits(curve, STEPS)) < 0).all())
+        assert bool((np.diff(BITS[curve]) < 0).all())
 
 
 @pytest.mark.parametrize("budget", [1e-6, 1e-3, 0.03, 1.0])
@@ -46,6 +46,28 @@ def test_the_larger_of_two_equals_gets_the_coarser_step():
 
 def test_limits_of_single_items_hold():
     assert cheapest([Item(1_000, "signed", 1.0, 1e-9, 0.5)], 1.0) == [0.5]
+
+
+def test_limits_that_several_items_share_hold_and_only_those_pay():
+    items = [Item(10_000, "sparse", 1.0, 1e-6, 2.0) for _ in range(3)]
+    limits = np.array([[1.0, 3.0, 0.0], [0.1, 0.0, 0.0]])
+    steps = cheapest(items, 1.0, limits)
+    added = limits @ np.square(steps)
+    assert bool((added <= 1.0).all())
+    assert added[0] > 0.5
+    assert steps[2] == 2.0
+
+
+def test_what_limits_save_is_spent_elsewhere():
+    items = [Item(10_000, "sparse", 1.0, 0.1, 2.0) for _ in range(2)]
+    alone = cheapest(items, 0.1)
+    limited = cheapest(items, 0.1, np.array([[100.0, 0.0]]))
+    assert limited[0] < alone[0]
+    assert limited[1] > alone[1]
+
+
+def test_a_limit_that_no_step_keeps_means_exact():
+    assert cheapest([Item(1_000, "signed", 1.0, 1e-9, 2.0)], 1.0, np.array([[1e12]])) == [0.0]
 
 
 def test_no_budget_means_exact():

@@ -16,6 +16,11 @@ Note [Sites]. A site is a place in the code: the path of a module and the number
 forward. A tensor that several functions save has the site of its first save, and one reading with several readers. A
 module called twice in a step has its sites twice; their readings are added up.
 
+Note [Layers]. A layer is a module with parameters of its own, known by its path; its gradient is that of all of them
+together. One whose gradient holds less than NEGLIGIBLE of the energy of all is left out wherever errors are related to
+a layer's own gradient. An optimizer that divides gradients by their size, as Adam does, moves all parameters alike:
+there a layer weighs what its number of parameters is, and Reading.weights says so.
+
 Note [Units]. Energies are sums of squares over whole tensors. A loss scale multiplies every gradient and cancels in
 ratios; Reading.scale says what it was, for bounds that compare gradients with anything else.
 """
@@ -23,15 +28,17 @@ ratios; Reading.scale says what it was, for bounds that compare gradients with a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from slimgrad.codecs.base import Bound
 from slimgrad.roles import Role
 
 Site = tuple[str, int]
+Reach = Literal["own", "near", "far"]
 State = dict[str, Any]
 
+NEGLIGIBLE = 1e-5  # Note [Layers]: a convolution's bias before a batch norm has no gradient but rounding
 FIRST_STEPS = (1, 2, 5, 10, 20, 50)  # bounds move most at the beginning, and so does what they are derived from
 
 
@@ -45,7 +52,7 @@ class Request(NamedTuple):
     """What to measure in one step. A set of sites, or None for all of them, also those never seen so far."""
 
     gradients: frozenset[Site] | None = frozenset()  # statistics of the readers; costs a pass over their gradients
-    errors: frozenset[Site] | None = frozenset()  # of the readers' own parameters; keeps the original until backward
+    errors: frozenset[Site] | None = frozenset()  # own and near; keeps the original until backward
     travels: frozenset[Site] | None = frozenset()  # of these, follow the errors to earlier layers: half a step more
 
     @property
@@ -113,14 +120,15 @@ class SiteReading:
 class ErrorReading:
     """The error that the tensors saved at some sites, all together, add to the gradients of some parameters.
 
-    Of each measured site there is one reading for the parameters of the functions that read it, and one, of all sites
-    together, for the parameters that their errors travel to.
+    Of each measured site there is one reading for the parameters of the functions that read it ("own"); if its error
+    goes on to earlier layers, another for the next few of them ("near"); and in steps in which errors are followed all
+    the way one of all those sites together for whatever they reach ("far", which contains what is near).
     """
 
     sites: tuple[Site, ...]
     noise2: float  # energy of the error
-    worst: float  # the largest share of it in the gradient energy of one layer (the parameters of one module)
-    travels: bool = False  # whether this is what went on to earlier layers
+    layers: Mapping[str, float] = field(default_factory=dict)  # the same of each layer that it reaches
+    reach: Reach = "own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +140,8 @@ class Reading:
     sites: tuple[SiteReading, ...]
     scale: float = 1.0  # gradients in backward / gradients that the optimizer got: loss scale and clipping
     errors: tuple[ErrorReading, ...] = ()
+    layers: Mapping[str, float] = field(default_factory=dict)  # energy of each layer's gradient
+    weights: Mapping[str, float] = field(default_factory=dict)  # of layers, where not their energies; Note [Layers]
 
 
 BoundT = TypeVar("BoundT", bound="Fixed")
@@ -171,6 +181,11 @@ class Adaptive(Protocol):
 def is_due(step: int, every: int) -> bool:
     """Return whether statistics are due: at the first steps, then at every multiple of `every`."""
     return step in FIRST_STEPS or step % every == 0
+
+
+def layer_of(parameter: str) -> str:
+    """Return the layer of a parameter, both by path."""
+    return parameter.rpartition(".")[0]
 
 
 def site_key(site: Site) -> str:

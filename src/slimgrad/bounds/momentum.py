@@ -9,6 +9,7 @@ none.
 from __future__ import annotations
 
 import torch
+from torch.optim import Adadelta, Adagrad, RMSprop, Rprop
 
 
 def momentum_of(optimizer: torch.optim.Optimizer | None, parameter: torch.Tensor | None) -> float | None:
@@ -21,6 +22,13 @@ def momentum_of(optimizer: torch.optim.Optimizer | None, parameter: torch.Tensor
         return None
     beta, steps = _first_beta(optimizer, parameter), float(state.get("step", 0))
     return _mean_size(averaged) / (1 - beta**steps if 0 < beta < 1 and steps > 0 else 1.0)
+
+
+def moves_alike(optimizer: torch.optim.Optimizer | None) -> bool:
+    """Return whether the optimizer divides each gradient by its own size, as Adam, RMSprop and their kin do."""
+    return optimizer is not None and (
+        "betas" in optimizer.defaults or isinstance(optimizer, (Adadelta, Adagrad, RMSprop, Rprop))
+    )
 
 
 def _mean_size(values: torch.Tensor) -> float:

@@ -3,59 +3,46 @@
 The promise, over any 10 audits: the mean of ||error||^2 / ||gradient||^2 is at most e2, none exceeds 1.5 e2, and no
 layer's own share exceeds 4 e2. docs/bounds.md says what it rests on and what it does not cover.
 
-How: the noise of a site grows with the square of its step, and the sites' noises add up (docs/bounds.md has both
-measured), so one number per site, its sensitivity, says what a step costs. Sensitivities are measured in the run, a few
-sites at a time; the budget is then spent where it buys the most bytes (rates.py). The state:
+How: what each site adds to the gradient and to each layer is measured in the run, a few sites at a time
+(sensitivity.py); the budget is then spent where it buys the most bytes, with a limit per layer (rates.py). The state:
 
-    sites         per site: role, numel, bits, unit, curve, travels; rel, the bound now (0: exact), and seen, that of
-                  the last reading; noise at rel = 1, own in the layer's own parameters and far in others; worst_own
-                  and worst_far, the same as a share of the layer that suffers most; n_own and n_far, measurements;
-                  at_own and at_far, step of the last; fresh, whether one came since the bound was last loosened
+    sites         what is known of each, and its bound; see sensitivity.py
+    layers        the least share of the gradient's energy that each has had lately
     calibration   measured / expected noise in audits, a slow mean
+    pressure      by layer, where an audit found more noise than its limit: the factor by which it is now mistrusted
+    broken        by layer, whose limit a measurement or an audit found exceeded: the step, and the share of the last
 
-Note [Caution]. A sensitivity rises quickly and falls slowly. A bound becomes looser by at most LOOSEN and only after a
-new measurement, the second at least, of its own; for errors that travel, of where they went. It becomes tighter at
-once. Mistrusting what others of the role show is not mere caution: the noise of a GPT's last norm grew 800-fold in 120
-steps, unseen, while those of its other norms hardly changed.
+A bound becomes looser by at most LOOSEN and only after a new measurement, the second at least, of its own; for errors
+that travel, of where they went. It becomes tighter at once. What no step keeps within the limits is kept exactly, and
+tried again later: what is exact is not measured, so what was known of it is slowly forgotten.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from slimgrad.bounds import formulas
-from slimgrad.bounds.base import (
-    FIRST_STEPS,
-    ErrorReading,
-    Reading,
-    Request,
-    Site,
-    SiteReading,
-    State,
-    is_due,
-    site_key,
-    site_of,
-)
+import numpy as np
+
+from slimgrad.bounds import sensitivity
+from slimgrad.bounds.base import FIRST_STEPS, NEGLIGIBLE, Reading, Request, Site, State, is_due, site_key, site_of
 from slimgrad.bounds.fixed import Exact, Relative
-from slimgrad.bounds.rates import Item, bits, cheapest
+from slimgrad.bounds.rates import FINEST_STEP, Item, bits, cheapest
+from slimgrad.bounds.sensitivity import ALL, PARTS, START, Sites, layers_of, loads, noise_of, share_of, unknown_share
 from slimgrad.errors import ConfigError
 
-START = 0.25
 AIM = 0.7  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
 CAP = 4.0  # x e2: the most that one layer's own gradient may suffer ...
-CAP_OF_SITE = 0.5  # ... of which one site may cause this share, since others reach the layer too
+AIM_OF_LAYER = 0.5  # ... and the share of that to aim at
 QUOTA = 1 / 16  # of all values: originals that may be kept in one step
-RISE, FALL = 0.5, 0.3  # weights of a new measurement that is above or below what was known
-LOOSEN = 2.0**0.5
-TYPICAL = 0.004  # noise at rel = 1 of a site whose error travels, before any was measured
-DRIFT_UP, DRIFT_DOWN = 0.7, 0.3  # how far sites follow others of their role when these rise or fall ...
-MOST_DRIFT = 4.0  # ... and from what change on no farther
-COHERENCE = 2.0  # rounding errors are not independent: what formulas give, times this, before any was measured
+LOOSEN, RECOVER = 2.0**0.5, 2.0  # at most, from one measurement to the next: beyond START, and below
+SOON = 5  # steps: as often errors are followed until each was once
+SMALL = 1 / 500  # of all values: the smallest tensors, up to this much in all, are coded as finely as can be
+FORGET = 0.5  # per round: what was known of a site that is exact now
 CALIBRATE, CALIBRATED = 0.2, (0.25, 4.0)  # weight of an audit, and limits of what audits may do
+MOST_PRESSURE = 8.0
 WORTH_A_REMARK = 0.05  # share of the values: small tensors are exact where that is cheap
-LOCAL_ROLES = frozenset({"conv input", "linear input"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +50,7 @@ class Noise:
     """At most the share `e2` of the gradient's energy is error; statistics every `every` steps."""
 
     e2: float = 0.05
-    every: int = 100
+    every: int = 50
 
     def __post_init__(self) -> None:
         if not isinstance(self.e2, (int, float)) or not math.isfinite(self.e2) or self.e2 <= 0:
@@ -75,7 +62,7 @@ class Noise:
             raise ConfigError(f"Noise expected every to be a number of steps, got {self.every!r}; write Noise(0.05)")
 
     def start(self) -> State:
-        return {"calibration": 1.0, "sites": {}}
+        return {"calibration": 1.0, "sites": {}, "layers": {}, "pressure": {}, "broken": {}}
 
     def at(self, site: Site, state: State) -> Exact | Relative:
         entry = state["sites"].get(site_key(site))
@@ -89,38 +76,58 @@ class Noise:
         since = max((first for first in FIRST_STEPS if first <= step), default=1)
         since = max(since, step - step % self.every)
         far: list[str] = []
-        if is_due(step, self.every):  # then some of the errors that travel are followed
-            travelling = [key for key, entry in sites.items() if entry["travels"] and entry["rel"]]
-            far = _of_one_role(_within_quota(_oldest_first("far", travelling, sites), sites), sites)
-        due = [key for key, entry in sites.items() if entry["at_own"] < since and entry["rel"] and key not in far]
-        chosen = far or _within_quota(_oldest_first("own", due, sites), sites)
+        travelling = [key for key, entry in sites.items() if entry["travels"] and entry["rel"]]
+        is_new = step % SOON == 0 and any(not sites[key]["far"]["n"] for key in travelling)
+        if is_new or is_due(step, self.every):  # then some of the errors that travel are followed
+            far = _of_one_role(_within_quota(_most_doubtful_first(travelling, sites, step), sites), sites)
+        due = [key for key, entry in sites.items() if entry["own"]["at"] < since and entry["rel"] and key not in far]
+        chosen = far or _within_quota(sorted(due, key=lambda key: (sites[key]["own"]["at"], key)), sites)
         return Request(errors=_sites(chosen), travels=_sites(far))
 
     def update(self, state: State, reading: Reading) -> State:
         sites = {key: dict(entry) for key, entry in state["sites"].items()}
-        energy = reading.energy / (1.0 + (self.noise(state) or 0.0))  # what was seen is gradient and error together
+        expected = loads(sites)
+        layers = sensitivity.lowest(state["layers"], reading, expected)
         for one in reading.sites:
             key = site_key(one.site)
-            sites[key] = _seen(sites.get(key), one, energy)
+            sites[key] = sensitivity.seen(sites.get(key), one, reading.energy)
         for error in reading.errors:
-            _measure(error, sites, energy, reading.step)
-        _fill_in(sites)
-        self._spend(sites, state["calibration"])
-        return {**state, "sites": sites}
+            sensitivity.measure(sites, error, reading, layers, expected)
+        if is_due(reading.step, self.every):
+            _forget(sites)
+        sensitivity.fill_in(sites)
+        broken = {
+            layer: [reading.step, value / reading.layers[layer]]
+            for error in reading.errors
+            for layer, value in error.layers.items()
+            if value > CAP * self.e2 * max(reading.layers.get(layer, 0.0), NEGLIGIBLE * reading.energy)
+        }
+        self._spend(sites, state["calibration"], state["pressure"])
+        return {**state, "sites": sites, "layers": layers, "broken": {**state["broken"], **broken}}
 
     def noise(self, state: State) -> float | None:
-        if not state["sites"]:
-            return None
-        return state["calibration"] * sum(_s(entry) * entry["rel"] ** 2 for entry in state["sites"].values())
+        return state["calibration"] * loads(state["sites"])[ALL] if state["sites"] else None
 
-    def audited(self, state: State, measured: float) -> State:
-        """Learn from an audit how far expectation and truth are apart."""
+    def audited(self, state: State, measured: float, layers: Mapping[str, float], step: int) -> State:
+        """Learn from an audit how far expectation and truth are apart, in all and in each layer."""
         expected = self.noise(state)
         if not expected or not 0.0 < measured < math.inf:
             return state
         low, high = CALIBRATED
-        calibration = state["calibration"] * (measured / expected) ** CALIBRATE
-        return {**state, "calibration": min(high, max(low, calibration))}
+        calibration = min(high, max(low, state["calibration"] * (measured / expected) ** CALIBRATE))
+        before, aim = state["pressure"], AIM_OF_LAYER * CAP * self.e2
+        factors = {layer: before.get(layer, 1.0) ** (1 - CALIBRATE) * max(1.0, s / aim) for layer, s in layers.items()}
+        pressure = {layer: min(MOST_PRESSURE, factor) for layer, factor in factors.items() if factor > 1.01}
+        broken = {layer: [step, share] for layer, share in layers.items() if share > CAP * self.e2}
+        sites = {key: dict(entry) for key, entry in state["sites"].items()}
+        self._spend(sites, calibration, pressure)
+        return {
+            **state,
+            "sites": sites,
+            "calibration": calibration,
+            "pressure": pressure,
+            "broken": {**state["broken"], **broken},
+        }
 
     def remarks(self, state: State) -> list[str]:
         """Return what a report should say."""
@@ -132,40 +139,62 @@ class Noise:
         exact = [site_of(key)[0] or "the model" for key, entry in sites.items() if not entry["rel"]]
         n_exact = sum(entry["numel"] for entry in sites.values() if not entry["rel"])
         if n_exact > WORTH_A_REMARK * sum(entry["numel"] for entry in sites.values()):
-            names = ", ".join(dict.fromkeys(exact[:3])) + (f" and {len(exact) - 3} more" if len(exact) > 3 else "")
-            lines.append(f"{self!r} keeps {len(exact)} tensors exactly, since no step would keep the promise: {names}")
+            reason = "since no step would keep the promise"
+            lines.append(f"{self!r} keeps {len(exact)} tensors exactly, {reason}: {_few(exact)}")
+        if state["broken"]:
+            step, share, layer = max((step, share, layer) for layer, (step, share) in state["broken"].items())
+            lines.append(
+                f"{self!r}: errors of single layers exceeded {CAP * self.e2:.3g} of their own gradients: "
+                f"{_few(state['broken'])}; last {layer or 'the model'}, {share:.3g} at step {step}; "
+                "what causes them was coded more finely since"
+            )
         return lines
 
-    def _spend(self, sites: dict[str, State], calibration: float) -> None:
+    def _spend(self, sites: Sites, calibration: float, pressure: Mapping[str, float]) -> None:
         """Choose the bounds of all sites, in place."""
+        small = _small(sites)
         keys = list(sites)
-        items = [self._item(sites[key]) for key in keys]
-        for key, step in zip(keys, cheapest(items, AIM * self.e2 / calibration), strict=True):
+        unknown = {role: unknown_share(sites, role) for role in {entry["role"] for entry in sites.values()}}
+        items = [self._item(sites[key], key in small, unknown[sites[key]["role"]]) for key in keys]
+        steps = cheapest(items, AIM * self.e2 / calibration, self._limits(sites, pressure))
+        for key, step in zip(keys, steps, strict=True):
             entry = sites[key]
             rel = step / 2.0 / entry["unit"]
             if rel > entry["rel"]:
-                entry["fresh"] = False  # Note [Caution]
+                entry["fresh"] = False
             entry["rel"] = rel
 
-    def _item(self, entry: State) -> Item:
-        unit, rel = entry["unit"], entry["rel"]
-        n = entry["n_far"] if entry["travels"] else entry["n_own"]
+    def _item(self, entry: State, is_small: bool, unknown: float) -> Item:
+        unit, rel, finest = entry["unit"], entry["rel"], FINEST_STEP / 2.0 / entry["unit"]
+        n = entry["far" if entry["travels"] else "own"]["n"]
         may_loosen = entry["fresh"] and n >= 2
-        limit = max(rel, 1 / 32 / unit) * (LOOSEN if may_loosen else 1.0)
-        worst = max(entry["worst_own"], entry["worst_far"])
-        if worst > 0:
-            limit = min(limit, math.sqrt(CAP * CAP_OF_SITE * self.e2 / worst))
-        coarsest = 2.0 * min(1.0, limit) * unit  # where the unit is small, noise soon outgrows the square
-        factor = entry["bits"] / float(bits(entry["curve"], 2.0 * max(entry["seen"], 1 / 32) * unit))
-        return Item(entry["numel"], entry["curve"], factor, _s(entry) / (2.0 * unit) ** 2, coarsest)
+        limit = max(rel * (min(RECOVER, max(LOOSEN, START / rel)) if may_loosen and rel else 1.0), finest)
+        if not entry["own"]["n"] and unknown > 0:
+            limit = min(limit, math.sqrt(AIM_OF_LAYER * CAP * self.e2 / unknown))
+        coarsest = 2.0 * (finest if is_small else min(1.0, limit)) * unit
+        factor = entry["bits"] / bits(entry["curve"], 2.0 * max(entry["seen"], finest) * unit)
+        return Item(entry["numel"], entry["curve"], factor, noise_of(entry) / (2.0 * unit) ** 2, coarsest)
+
+    def _limits(self, sites: Sites, pressure: Mapping[str, float]) -> np.ndarray:
+        """Return one row per layer: what a step of 1 RMS at each site adds, as a share of what the layer may suffer."""
+        rows = []
+        for layer in layers_of(sites):
+            limit = self.e2 * (AIM if layer == ALL else AIM_OF_LAYER * CAP / pressure.get(layer, 1.0))
+            rows.append([share_of(entry, layer) / (2.0 * entry["unit"]) ** 2 / limit for entry in sites.values()])
+        return np.array(rows)
 
 
-def _oldest_first(part: str, keys: Iterable[str], sites: dict[str, State]) -> list[str]:
-    """Return the keys in the order in which this part of their noise was measured last; the largest first of equals."""
-    return sorted(keys, key=lambda key: (sites[key][f"at_{part}"], -sites[key][part] * sites[key]["rel"] ** 2, key))
+def _most_doubtful_first(keys: Iterable[str], sites: Sites, step: int) -> list[str]:
+    """Return the keys ordered by how much noise was last seen to travel how long ago; those never followed first."""
+
+    def doubt(key: str) -> tuple[bool, float, str]:
+        far = sites[key]["far"]
+        return far["n"] > 0, -far["noise"] * sites[key]["rel"] ** 2 * (step - far["at"]), key
+
+    return sorted(keys, key=doubt)
 
 
-def _of_one_role(keys: list[str], sites: dict[str, State]) -> list[str]:
+def _of_one_role(keys: list[str], sites: Sites) -> list[str]:
     """Return those of the role of the first: what roles do together says nothing about a small share of one of them."""
     return [key for key in keys if sites[key]["role"] == sites[keys[0]]["role"]]
 
@@ -174,7 +203,7 @@ def _sites(keys: Iterable[str]) -> frozenset[Site]:
     return frozenset(site_of(key) for key in keys)
 
 
-def _within_quota(keys: list[str], sites: dict[str, State]) -> list[str]:
+def _within_quota(keys: list[str], sites: Sites) -> list[str]:
     """Return the first of the keys, then as many others as fit."""
     room = QUOTA * sum(entry["numel"] for entry in sites.values())
     chosen: list[str] = []
@@ -185,74 +214,24 @@ def _within_quota(keys: list[str], sites: dict[str, State]) -> list[str]:
     return chosen
 
 
-def _seen(entry: State | None, one: SiteReading, energy: float) -> State:
-    """Return the entry of a site with what every reading tells, whether its error was measured or not."""
-    curve = "centred" if one.is_centred else "sparse" if one.density < 0.9 else "signed"
-    if entry is None:
-        travels = one.role not in LOCAL_ROLES
-        own, far = (0.0, TYPICAL) if travels else (_by_formula(one, energy), 0.0)
-        entry = {"rel": one.rel or START, "fresh": False, "travels": travels, "curve": curve}
-        entry |= {"own": own, "n_own": 0, "at_own": 0, "worst_own": 0.0}
-        entry |= {"far": far, "n_far": 0, "at_far": 0, "worst_far": 0.0}
-    elif one.rms:  # only then was density measured
-        entry["curve"] = curve
-    seen = {"role": one.role, "numel": one.numel, "bits": 8.0 * one.nbytes / max(1, one.numel), "unit": one.unit}
-    return {**entry, **seen, "seen": one.rel or START}
+def _small(sites: Sites) -> set[str]:
+    """Return the smallest sites, SMALL of all values together: a fine code of them costs nothing."""
+    room = SMALL * sum(entry["numel"] for entry in sites.values())
+    small: set[str] = set()
+    for key in sorted(sites, key=lambda key: (sites[key]["numel"], key)):
+        room -= sites[key]["numel"]
+        if room < 0:
+            break
+        small.add(key)
+    return small
 
 
-def _by_formula(one: SiteReading, energy: float) -> float:
-    """Return the noise at rel = 1 that the starting formula gives; TYPICAL where nothing is known of the gradients."""
-    noise2 = sum(formulas.conv(reader, formulas.variance(one.eps), one.density) for reader in one.readers)
-    return COHERENCE * noise2 / energy / one.rel**2 if noise2 > 0 and one.rel else TYPICAL
+def _forget(sites: Sites) -> None:
+    for entry in sites.values():
+        if not entry["rel"]:
+            entry |= {part: sensitivity.scaled(entry[part], FORGET) for part in PARTS}
 
 
-def _measure(error: ErrorReading, sites: dict[str, State], energy: float, step: int) -> None:
-    """Learn from one measurement, in place; what several sites do together is shared out as it was expected of them."""
-    keys = [key for key in map(site_key, error.sites) if key in sites and sites[key]["seen"]]
-    part = "far" if error.travels else "own"
-    expected = sum(sites[key][part] * sites[key]["seen"] ** 2 for key in keys)
-    for key in keys:
-        entry = sites[key]
-        share = entry[part] / expected if expected > 0 else 1.0 / (len(keys) * entry["seen"] ** 2)  # per rel^2
-        n = entry[f"n_{part}"]
-        entry[part] = _learn(entry[part], error.noise2 / energy * share, n)
-        entry[f"worst_{part}"] = _learn(entry[f"worst_{part}"], error.worst * share, n)
-        entry["travels"] = entry["travels"] or error.travels
-        entry |= {f"n_{part}": n + 1, f"at_{part}": step}
-        entry["fresh"] = entry["fresh"] or error.travels == entry["travels"]
-    if error.travels and expected > 0:
-        _drift(sites, keys, error.noise2 / energy / expected)
-
-
-def _drift(sites: dict[str, State], keys: list[str], ratio: float) -> None:
-    """Let sites of the same roles, whose own turn is long ago or still to come, follow what was found, in place."""
-    roles = {sites[key]["role"] for key in keys}
-    factor = min(MOST_DRIFT, max(1.0 / MOST_DRIFT, ratio)) ** (DRIFT_UP if ratio > 1.0 else DRIFT_DOWN)
-    for key, entry in sites.items():
-        if entry["travels"] and entry["role"] in roles and key not in keys:
-            entry["far"] *= factor
-            entry["worst_far"] *= factor
-
-
-def _learn(known: float, new: float, n: int) -> float:
-    return new if n == 0 else known + (RISE if new > known else FALL) * (new - known)
-
-
-def _fill_in(sites: dict[str, State]) -> None:
-    """Give sites whose error was never measured the mean of those of their role that were, in place.
-
-    Where an error ends up cannot be told from where it begins, but what sites of one role add differs little: in a
-    trained ResNet-18 by a factor of three either way (docs/bounds.md).
-    """
-    for part in ("own", "far"):
-        known: dict[str, list[float]] = {}
-        for entry in sites.values():
-            if entry["travels"] and entry[f"n_{part}"]:
-                known.setdefault(entry["role"], []).append(entry[part])
-        for entry in sites.values():
-            if entry["travels"] and not entry[f"n_{part}"] and entry["role"] in known:
-                entry[part] = sum(known[entry["role"]]) / len(known[entry["role"]])
-
-
-def _s(entry: State) -> float:
-    return entry["own"] + entry["far"]
+def _few(names: Iterable[str]) -> str:
+    known = list(dict.fromkeys(name or "the model" for name in names))
+    return ", ".join(known[:3]) + (f" and {len(known) - 3} more" if len(known) > 3 else "")

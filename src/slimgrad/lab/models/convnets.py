@@ -195,19 +195,29 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNet(nn.Module):
-    """A MobileNetV2: depthwise convolutions and ReLU6."""
+    """A MobileNetV2: depthwise convolutions and ReLU6; with `stem` "small" its first two strides are 1."""
 
-    def __init__(self, classes: int = 1000, width: float = 1, in_channels: int = 3, dropout: float = 0.2):
+    def __init__(
+        self,
+        classes: int = 1000,
+        width: float = 1,
+        in_channels: int = 3,
+        dropout: float = 0.2,
+        stem: str = "imagenet",
+    ):
         super().__init__()
-        inputs = scaled(32, width)
+        inputs, is_small = scaled(32, width), stem == "small"
         self.stem = nn.Sequential(
-            nn.Conv2d(in_channels, inputs, 3, 2, 1, bias=False), nn.BatchNorm2d(inputs), nn.ReLU6(inplace=True)
+            nn.Conv2d(in_channels, inputs, 3, 1 if is_small else 2, 1, bias=False),
+            nn.BatchNorm2d(inputs),
+            nn.ReLU6(inplace=True),
         )
         blocks = []
-        for expand, channels, n_blocks, stride in MOBILE_STAGES:
+        for stage, (expand, channels, n_blocks, stride) in enumerate(MOBILE_STAGES):
             for i in range(n_blocks):
                 outputs = scaled(channels, width)
-                blocks.append(InvertedResidual(inputs, outputs, stride if i == 0 else 1, expand))
+                is_strided = i == 0 and not (is_small and stage == 1)
+                blocks.append(InvertedResidual(inputs, outputs, stride if is_strided else 1, expand))
                 inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         last = scaled(1280, width)

@@ -1,0 +1,179 @@
+"""What a run has learnt about its sites: how much noise each adds to the gradient, and to which layers.
+
+A site's entry, a plain dict:
+
+    role, numel, bits, unit, curve     as last seen; bits are those stored per value
+    rel, seen         the bound now (0: exact), and that of the last reading
+    travels           whether its error goes on to earlier layers
+    own, near, far    what it adds at rel = 1 to the parameters of the functions that read it, to the layers next on
+                      its way, and to all that its error travels to, these included. noise: a share of the whole
+                      gradient; shares: of each layer's own gradient; n and at: measurements, and the step of the last
+    fresh             whether a measurement came since the bound was last loosened
+
+Noise grows with the square of the bound and the noises of sites add up (docs/bounds.md has both measured), so these
+numbers say what any choice of bounds adds, in all and to each layer.
+
+Note [Least energy]. An error is related to the least energy that the layer had lately, not to that of the step in which
+it was measured: gradients of layers with few parameters cancel out in some batches, their errors do not.
+
+Note [Caution]. What a site adds rises quickly and falls slowly in these figures; what it adds to a single layer rises
+at once and falls more slowly still: a large even part of a map is rounded as one, by anything from nothing to half a
+step as the network moves, so that errors of the first layers scatter tenfold within a few dozen steps. Where an error
+goes is believed of the site itself and of no other: the noise of a GPT's last norm grew 800-fold in 120 steps, unseen,
+while those of its other norms hardly changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slimgrad.bounds import formulas
+from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reading, SiteReading, State, site_key
+
+START = 0.25
+RISE, FALL = 0.5, 0.3  # weights of a new measurement that is above or below what was known ...
+FALL_OF_SHARE = 0.1  # ... and, of a single layer, one below: where it is above, it holds at once
+TYPICAL = 0.004  # noise at rel = 1 of a site whose error travels, before any was measured
+DRIFT_UP, DRIFT_DOWN = 0.7, 0.3  # how far sites follow others of their role when these rise or fall ...
+MOST_DRIFT = 4.0  # ... and from what change on no farther
+COHERENCE = 2.0  # rounding errors are not independent: what formulas give, times this, before any was measured
+RECOVER = 0.05  # per reading: how far the least energy of a layer rises to what is seen
+MOST_NOISE = 9.0  # x a layer's gradient: from there on, how much of what was seen is error cannot be told
+LOCAL_ROLES = frozenset({"conv input", "linear input"})
+PARTS = ("own", "near", "far")
+ALL = "*"  # the whole gradient, among the layers: there where layers do not weigh what their energies are
+
+Sites = dict[str, State]
+
+
+def seen(entry: State | None, one: SiteReading, energy: float) -> State:
+    """Return the entry of a site with what every reading tells, whether its error was measured or not."""
+    curve = "centred" if one.is_centred else "sparse" if one.density < 0.9 else "signed"
+    if entry is None:
+        travels = one.role not in LOCAL_ROLES
+        own, far = (0.0, TYPICAL) if travels else (_by_formula(one, energy), 0.0)
+        entry = {"rel": one.rel or START, "fresh": False, "travels": travels, "curve": curve}
+        starts = (("own", own), ("near", 0.0), ("far", far))
+        entry |= {part: {"noise": noise, "shares": {}, "n": 0, "at": 0} for part, noise in starts}
+    elif one.rms:  # only then was density measured
+        entry["curve"] = curve
+    now = {"role": one.role, "numel": one.numel, "bits": 8.0 * one.nbytes / max(1, one.numel), "unit": one.unit}
+    return {**entry, **now, "seen": one.rel or START}
+
+
+def lowest(known: Mapping[str, float], reading: Reading, expected: Mapping[str, float]) -> dict[str, float]:
+    """Return how little of the gradient's energy each layer has had lately: it falls at once and rises slowly.
+
+    `expected` is the noise of all and of each layer, as `loads` returns it: gradients were seen with their errors.
+    """
+    now = {layer: value / reading.energy / _grown(expected, layer) for layer, value in reading.layers.items()}
+    risen = {layer: known.get(layer, share) for layer, share in now.items()}
+    risen = {layer: low + RECOVER * (now[layer] - low) for layer, low in risen.items()}
+    return {**known, **{layer: max(NEGLIGIBLE, min(now[layer], low)) for layer, low in risen.items()}}
+
+
+def measure(
+    sites: Sites, error: ErrorReading, reading: Reading, lows: Mapping[str, float], expected: Mapping[str, float]
+) -> None:
+    """Learn from one measurement, in place; what several sites do together is shared out as it was expected of them.
+
+    `lows` are those that `lowest` returns; errors of single layers are related to them.
+    """
+    noise = error.noise2 / reading.energy * _grown(expected, ALL)
+    shares = {layer: value / reading.energy / lows[layer] for layer, value in error.layers.items() if layer in lows}
+    if reading.weights:
+        shares, noise = {**shares, ALL: noise}, sum(reading.weights.get(layer, 0.0) * s for layer, s in shares.items())
+    name, goes_on = error.reach, error.reach != "own"
+    keys = [key for key in map(site_key, error.sites) if key in sites and sites[key]["seen"]]
+    before = sum(sites[key][name]["noise"] * sites[key]["seen"] ** 2 for key in keys)
+    for key in keys:
+        entry, part = sites[key], sites[key][name]
+        factor = part["noise"] / before if before > 0 else 1.0 / (len(keys) * entry["seen"] ** 2)  # per rel^2
+        entry[name] = _learn(part, noise * factor, {layer: s * factor for layer, s in shares.items()}, reading.step)
+        entry["travels"] = entry["travels"] or goes_on
+        entry["fresh"] = entry["fresh"] or goes_on == entry["travels"]
+    if name == "far" and before > 0:
+        _drift(sites, keys, noise / before)
+
+
+def fill_in(sites: Sites) -> None:
+    """Give sites whose error was never measured the mean of those of their role that were, in place.
+
+    Where an error ends up cannot be told from where it begins, but what sites of one role add differs little: in a
+    trained ResNet-18 by a factor of three either way (docs/bounds.md).
+    """
+    for name in PARTS:
+        known: dict[str, list[float]] = {}
+        for entry in sites.values():
+            if entry["travels"] and entry[name]["n"]:
+                known.setdefault(entry["role"], []).append(entry[name]["noise"])
+        for entry in sites.values():
+            if entry["travels"] and not entry[name]["n"] and entry["role"] in known:
+                mean = sum(known[entry["role"]]) / len(known[entry["role"]])
+                entry[name] = {**entry[name], "noise": mean}
+
+
+def noise_of(entry: State) -> float:
+    """Return what the site adds to the whole gradient at rel = 1."""
+    return entry["own"]["noise"] + max(entry["near"]["noise"], entry["far"]["noise"])
+
+
+def share_of(entry: State, layer: str) -> float:
+    """Return what the site adds to a layer at rel = 1; errors never followed are taken to be everywhere alike."""
+    own, near, far = (entry[part] for part in PARTS)
+    travelled = far["shares"].get(layer, 0.0) if far["n"] else far["noise"]
+    return own["shares"].get(layer, 0.0) + max(near["shares"].get(layer, 0.0), travelled)
+
+
+def unknown_share(sites: Sites, role: str) -> float:
+    """Return the largest share of a layer that a site of this role was seen to add, directly, at rel = 1."""
+    known = [entry["own"]["shares"] for entry in sites.values() if entry["role"] == role]
+    return max((share for shares in known for layer, share in shares.items() if layer != ALL), default=0.0)
+
+
+def layers_of(sites: Sites) -> list[str]:
+    """Return all layers to which some site was seen to add noise."""
+    return sorted({layer for entry in sites.values() for part in PARTS for layer in entry[part]["shares"]})
+
+
+def loads(sites: Sites) -> dict[str, float]:
+    """Return the noise that is expected now in each layer, as a share of its gradient, and in the whole."""
+    expected = {
+        layer: sum(share_of(entry, layer) * entry["rel"] ** 2 for entry in sites.values()) for layer in layers_of(sites)
+    }
+    return {ALL: sum(noise_of(entry) * entry["rel"] ** 2 for entry in sites.values()), **expected}
+
+
+def _grown(expected: Mapping[str, float], layer: str) -> float:
+    """Return the energy of a gradient with its expected error / that of the gradient."""
+    return 1.0 + min(MOST_NOISE, expected.get(layer, 0.0))
+
+
+def _by_formula(one: SiteReading, energy: float) -> float:
+    """Return the noise at rel = 1 that the starting formula gives; TYPICAL where nothing is known of the gradients."""
+    noise2 = sum(formulas.conv(reader, formulas.variance(one.eps), one.density) for reader in one.readers)
+    return COHERENCE * noise2 / energy / one.rel**2 if noise2 > 0 and one.rel else TYPICAL
+
+
+def _learn(part: State, noise: float, shares: Mapping[str, float], step: int) -> State:
+    known, n = part["shares"], part["n"]
+    if n:
+        noise = part["noise"] + (RISE if noise > part["noise"] else FALL) * (noise - part["noise"])
+        fallen = {layer: share + FALL_OF_SHARE * (shares.get(layer, 0.0) - share) for layer, share in known.items()}
+        shares = {layer: max(fallen.get(layer, 0.0), shares.get(layer, 0.0)) for layer in {**known, **shares}}
+    return {"noise": noise, "shares": dict(shares), "n": n + 1, "at": step}
+
+
+def _drift(sites: Sites, keys: list[str], ratio: float) -> None:
+    """Let sites of the same roles, whose own turn is long ago or still to come, follow what was found, in place."""
+    roles = {sites[key]["role"] for key in keys}
+    factor = min(MOST_DRIFT, max(1.0 / MOST_DRIFT, ratio)) ** (DRIFT_UP if ratio > 1.0 else DRIFT_DOWN)
+    for key, entry in sites.items():
+        if entry["travels"] and entry["role"] in roles and key not in keys:
+            entry["far"] = scaled(entry["far"], factor)
+
+
+def scaled(part: State, factor: float) -> State:
+    """Return what a site adds, times a factor."""
+    shares = {layer: share * factor for layer, share in part["shares"].items()}
+    return {**part, "noise": part["noise"] * factor, "shares": shares}

@@ -1,0 +1,88 @@
+"""What is learnt about sites: parts, layers, and who follows whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from slimgrad.bounds import sensitivity
+from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reading, SiteReading, site_key
+from slimgrad.bounds.sensitivity import ALL, DRIFT_UP, RECOVER, START, loads, lowest, noise_of, share_of
+
+NORM, OTHER, CONV = ("norm", 1), ("other", 1), ("conv", 1)
+
+
+def site_reading(site, role="batch norm input"):
+    return SiteReading(site, role, 0, 1000, 300, START, 0.1, 1.0, 1.0, is_centred=True)
+
+
+def known(*sites):
+    return {site_key(site): sensitivity.seen(None, site_reading(site), 1.0) for site in sites}
+
+
+def learn(sites, *errors, layers=None, step=1):
+    reading = Reading(step, 1.0, (), errors=errors, layers=layers or {"norm": 0.1, "conv": 0.4, "first": 0.5})
+    lows = lowest({}, reading, loads(sites) if sites else {})
+    for error in errors:
+        sensitivity.measure(sites, error, reading, lows, {ALL: 0.0})
+
+
+def test_own_and_near_and_far_add_up_without_counting_anything_twice():
+    sites = known(NORM)
+    learn(
+        sites,
+        ErrorReading((NORM,), 0.001, {"norm": 0.001}),
+        ErrorReading((NORM,), 0.002, {"conv": 0.002}, "near"),
+        ErrorReading((NORM,), 0.003, {"conv": 0.002, "first": 0.001}, "far"),
+    )
+    entry, square = sites["norm#1"], START**2
+    assert noise_of(entry) * square == pytest.approx(0.004)
+    assert share_of(entry, "norm") * square == pytest.approx(0.001 / 0.1, rel=0.02)
+    assert share_of(entry, "conv") * square == pytest.approx(0.002 / 0.4, rel=0.02)
+    assert share_of(entry, "first") * square == pytest.approx(0.001 / 0.5, rel=0.02)
+
+
+def test_errors_never_followed_are_everywhere_alike():
+    sites = known(NORM)
+    assert share_of(sites["norm#1"], "first") == noise_of(sites["norm#1"]) > 0
+
+
+def test_sites_of_a_role_follow_one_that_was_followed():
+    sites = known(NORM, OTHER)
+    before = sites["other#1"]["far"]["noise"]
+    learn(sites, ErrorReading((NORM,), 2 * before * START**2, {}, "far"))
+    assert sites["other#1"]["far"]["noise"] == pytest.approx(before * 2**DRIFT_UP)
+
+
+def test_sites_without_a_measurement_get_the_mean_of_their_role():
+    sites = known(NORM, OTHER)
+    learn(sites, ErrorReading((NORM,), 0.01, {"norm": 0.01}))
+    sensitivity.fill_in(sites)
+    assert sites["other#1"]["own"]["noise"] == pytest.approx(0.01 / START**2)
+
+
+def test_a_share_rises_at_once_and_falls_slowly():
+    sites = known(NORM)
+    for noise in (0.01, 0.02, 0.001):
+        learn(sites, ErrorReading((NORM,), noise, {"norm": noise}))
+    share = sites["norm#1"]["own"]["shares"]["norm"] * START**2 * 0.1
+    assert 0.01 < share < 0.02
+
+
+def test_the_least_energy_falls_at_once_and_rises_slowly():
+    lows = lowest({"conv": 0.1}, Reading(1, 1.0, (), layers={"conv": 0.01, "new": 0.0}), {})
+    assert lows == {"conv": pytest.approx(0.01), "new": NEGLIGIBLE}
+    again = lowest(lows, Reading(2, 1.0, (), layers={"conv": 0.1}), {})
+    assert again["conv"] == pytest.approx(0.01 + RECOVER * 0.09)
+    assert again["new"] == NEGLIGIBLE
+
+
+def test_what_was_seen_of_a_layer_is_gradient_and_error():
+    noisy = lowest({}, Reading(1, 1.0, (), layers={"conv": 0.3}), {"conv": 2.0})
+    assert noisy["conv"] == pytest.approx(0.1)
+
+
+def test_convolutions_start_from_the_formula_and_norms_from_what_is_typical():
+    conv = sensitivity.seen(None, site_reading(CONV, "conv input"), 1.0)
+    norm = sensitivity.seen(None, site_reading(NORM), 1.0)
+    assert (conv["travels"], norm["travels"]) == (False, True)
+    assert norm["far"]["noise"] == sensitivity.TYPICAL
