@@ -2,8 +2,9 @@
 
     python bench/noise.py --model resnet18 --e2 0.05 --steps 240 --json docs/results/noise_resnet18_0.05.json
 
-Small networks on the Fashion-MNIST of the package; the GPT on speeches (fetched once, with npm). The first two audits are left out of the figures: the first
-statistics are only just in. Audits calibrate the bound unless --blind, which shows what it does by itself.
+Small networks on the Fashion-MNIST of the package; the GPT on speeches (fetched once, with npm). The first two audits
+are left out of the figures: the first statistics are only just in. Audits calibrate the bound unless --blind, which
+shows what it does by itself.
 """
 
 from __future__ import annotations
