@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from slimgrad.cli import bench, compare, doctor, train
+from slimgrad.cli import bench, compare, doctor, plan, train
 from slimgrad.errors import SlimgradError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.command("compare")(compare.command)
 app.command("train")(train.command)
 app.command("doctor")(doctor.doctor)
+app.command("plan")(plan.plan)
 app.add_typer(bench.app, name="bench")
 
 

@@ -25,9 +25,10 @@ UNIT_RMS = 1.0  # of a tensor under an absolute bound: what normalisation aims a
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Predicted sizes; `measured` holds original / stored bytes by (module path, role)."""
+    """Predicted sizes; `measured` holds original / stored bytes by (module path, role), `flat` one ratio for all."""
 
     measured: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    flat: float | None = None
 
     @classmethod
     def of_run(cls, sums: Sums) -> Rates:
@@ -37,7 +38,7 @@ class Rates:
 
     def nbytes(self, path: str, role: Role, plan: Plan, numel: int, nbytes: int) -> int:
         """Return the bytes that `numel` values of `nbytes` in all take under this plan."""
-        known = self.measured.get((path, role.name))
+        known = self.flat or self.measured.get((path, role.name))
         if known is not None:
             return int(nbytes / known)
         return min(int(bits_of(role, plan, nbytes * 8 / max(numel, 1)) * numel / 8) + HEADER, nbytes)
