@@ -110,10 +110,10 @@ class Swap:
     def plan(self, role: Role, tensor: torch.Tensor, bound: RoleBound) -> Plan:
         """Return how to keep a tensor of this role."""
         plan = COMPRESS.plan(role, tensor, bound) if self.compress else NOT_MOVED_PLAN
-        if not tensor.is_cpu or tensor.untyped_storage().nbytes() < self.min_bytes:
+        if tensor.untyped_storage().nbytes() < self.min_bytes or (self.tier == DISK and not tensor.is_cpu):
             return plan
         if plan.codec is None:
-            if not self.compress or self.tier == DISK:
+            if not self.compress or self.tier == DISK or not tensor.is_cpu:
                 return RAW_PLAN._replace(tier=self.tier, reason=plan.reason)
             return plan
         return plan._replace(tier=self.tier, overlaps=self.overlap)

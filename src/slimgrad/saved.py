@@ -153,7 +153,7 @@ class Stored:
     def decoded_values(self, part: Part) -> torch.Tensor | None:
         """Return the values of a part, one-dimensional, if somebody still has them decoded."""
         storage = self.decoded[1]() if self.decoded is not None and self.decoded[0] is part else None
-        return None if storage is None else torch.empty(0, dtype=self.dtype).set_(storage)
+        return None if storage is None else torch.empty(0, dtype=self.dtype, device=storage.device).set_(storage)
 
     def decode(self, part: Part, buffers: Buffers) -> torch.Tensor:
         """Return the values of a part, one-dimensional, in a pooled buffer."""
@@ -232,9 +232,12 @@ class Shaped:
     def restore_in(self, buffers: Buffers) -> torch.Tensor:
         """Return a tensor of this size and layout with undefined values."""
         self.stored.check(self.size)
+        device = None if self.stored.guard is None else self.stored.guard.device
         if self.is_contiguous:
-            return torch.zeros((), dtype=self.stored.dtype).expand(self.size)
+            return torch.zeros((), dtype=self.stored.dtype, device=device).expand(self.size)
         # Functions choose the layout of their gradient by that of their input: only real memory has channels_last.
+        if device is not None and device.type != "cpu":
+            return torch.empty_strided(self.size, self.stride, dtype=self.stored.dtype, device=device)
         extent = 1 + sum((size - 1) * stride for size, stride in zip(self.size, self.stride, strict=True))
         buffer = buffers.take(extent * self.stored.dtype.itemsize).view(self.stored.dtype)
         return buffer.as_strided(self.size, self.stride)

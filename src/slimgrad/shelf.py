@@ -24,8 +24,8 @@ from slimgrad.ledger import Ledger
 from slimgrad.policy import DISK, Plan
 from slimgrad.roles import Need, Role
 from slimgrad.saved import Part, Saved, Stored
-from slimgrad.storage import Arena, Buffers, Heap, Slot, Spilled
-from slimgrad.tiers import Deferred, Tiers
+from slimgrad.storage import Arena, Buffers, Heap, Slot
+from slimgrad.tiers import Deferred, Owner, Tiers
 
 NO_GAIN = "no code makes it smaller"
 SAMPLE_EVERY = 97  # coded tensors between two whose error is measured; prime, so that every layer has its turn
@@ -135,7 +135,7 @@ class Shelf:
         flat, channels = flattened(stored, tensor, plan)
         is_leaving = self.tiers.takes(plan, stored.nbytes)
 
-        def encode() -> tuple[Codec, Slot | Spilled] | None:
+        def encode() -> tuple[Codec, Owner] | None:
             start = time.perf_counter()
             found = self._code(stored, flat, channels, role, plan, is_leaving)
             codec, nbytes = (RAW, stored.nbytes) if found is None else (found[0], found[1].nbytes)
@@ -147,7 +147,7 @@ class Shelf:
 
     def _code(
         self, stored: Stored, flat: torch.Tensor, channels: Channels | None, role: Role, plan: Plan, is_leaving: bool
-    ) -> tuple[Codec, Slot | Spilled] | None:
+    ) -> tuple[Codec, Owner] | None:
         """Return code and bytes, which may have left; None where the tensor had better stay as it is."""
         assert plan.codec is not None
         slot = None if isinstance(plan.codec, Raw) else self._coded_slot(stored, flat, channels, role, plan)

@@ -13,6 +13,7 @@ worker's queue bounds how many bytes wait. Who needs it earlier codes it at once
 who was faster. The original may change in place meanwhile: that moves its version, which is checked when it is read.
 
 Note [Host memory of a CPU] is where the arena is already: there the host tier codes, or copies, and moves nothing.
+Tensors of an accelerator go to pinned memory as they are, since no code runs on a device yet.
 """
 
 from __future__ import annotations
@@ -26,15 +27,14 @@ import torch
 from slimgrad.codecs import Codec, Raw
 from slimgrad.errors import CorruptPayload
 from slimgrad.policy import DISK, HOST, Plan
-from slimgrad.storage import Arena, Buffers, Disk, Slot, Spilled, Tier, Worker
+from slimgrad.storage import Arena, Buffers, Disk, Host, Hosted, Slot, Spilled, Tier, Worker
 from slimgrad.storage.disk import is_in_memory
 
 NO_HOST = "Swap(tier='host') moves nothing on a machine without an accelerator: host memory is where tensors are"
 MEMORY_DISK = "Swap(tier='disk') writes to {}, which is memory (tmpfs); choose a directory on a disk"
 
-Encode = Callable[
-    [], "tuple[Codec, Slot | Spilled] | None"
-]  # which code, and the bytes; None: no code makes it smaller
+Owner = Slot | Spilled | Hosted
+Encode = Callable[[], "tuple[Codec, Owner] | None"]  # which code, and the bytes; None: no code makes it smaller
 
 
 class Deferred:
@@ -45,10 +45,10 @@ class Deferred:
     def __init__(self, encode: Encode, original: torch.Tensor) -> None:
         self._encode: Encode | None = encode
         self._lock = threading.Lock()
-        self._settled: tuple[Codec, Slot | Spilled] | None = None
+        self._settled: tuple[Codec, Owner] | None = None
         self.original: torch.Tensor | None = original  # flat; stays if no code makes it smaller
 
-    def settle(self) -> tuple[Codec, Slot | Spilled] | None:
+    def settle(self) -> tuple[Codec, Owner] | None:
         """Return code and bytes, coding them now if nobody has; None: the original is what there is."""
         with self._lock:
             if self._encode is not None:
@@ -67,7 +67,7 @@ class Deferred:
         return self.original.nbytes
 
 
-AnySlot = Slot | Spilled | Deferred
+AnySlot = Owner | Deferred
 
 
 class Tiers:
@@ -80,6 +80,7 @@ class Tiers:
         self._directory = getattr(policy, "directory", None)
         self._fraction = getattr(policy, "fraction", 1.0)
         self._disk: Tier | None = None
+        self._host: Host | None = None
         self._names: set[str] = set()
         self._offered = 0  # bytes in this step
         self._last_offered = 0
@@ -99,13 +100,16 @@ class Tiers:
         before, self._offered = self._offered, self._offered + nbytes
         return self._fraction >= 1.0 or not self._last_offered or before < self._fraction * self._last_offered
 
-    def move(self, source: Slot | torch.Tensor, plan: Plan) -> Slot | Spilled:
+    def move(self, source: Slot | torch.Tensor, plan: Plan) -> Owner:
         """Return what owns the bytes of a slot or, uncoded, of a flat tensor from now on."""
         self._names.add(plan.tier)
         if plan.tier == DISK:
             return self.disk().spill(source if isinstance(source, Slot) else source.view(torch.uint8))
         if isinstance(source, Slot):
             return source
+        if not source.is_cpu:
+            self._host = self._host or Host()
+            return self._host.spill(source.view(torch.uint8))
         payload = Raw().encode(source, None, None, self._arena.room)
         return self._arena.keep(payload, payload.numel())
 
@@ -119,12 +123,14 @@ class Tiers:
     def begin_step(self) -> None:
         """Learn from the step that has ended."""
         self._last_offered, self._offered = self._offered or self._last_offered, 0
-        if self._disk is not None:
-            self._disk.begin_step()
+        for tier in (self._disk, self._host):
+            if tier is not None:
+                tier.begin_step()
 
     def sizes(self) -> dict[str, int]:
         """Return what a report should list beside the pools."""
-        return {} if self._disk is None else {"on disk at most": self._disk.disk.nbytes_peak}
+        sizes = {} if self._disk is None else {"on disk at most": self._disk.disk.nbytes_peak}
+        return sizes if self._host is None else {**sizes, "pinned host memory at most": self._host.nbytes_peak}
 
     def remarks(self) -> list[str]:
         """Return what a report should say in words."""
@@ -139,8 +145,9 @@ class Tiers:
     def close(self) -> None:
         """Let go of file and thread; bytes that somebody still owns stay readable."""
         self.worker.close()
-        if self._disk is not None:
-            self._disk.close()
+        for tier in (self._disk, self._host):
+            if tier is not None:
+                tier.close()
 
 
 def _settle(deferred: Deferred) -> None:
@@ -162,6 +169,8 @@ def restored(codec: Codec, slot: AnySlot, form: Form, buffers: Buffers) -> torch
             assert slot.original is not None
             return buffers.take(form.nbytes).view(form.dtype).copy_(slot.original)
         codec, slot = settled
+    if isinstance(slot, Hosted):
+        return slot.take().view(form.dtype)
     if isinstance(slot, Spilled) and isinstance(codec, Raw):
         own = slot.take()
         if own is not None:  # read into fresh memory: no need to copy
@@ -180,4 +189,6 @@ def eps_of(codec: Codec, slot: AnySlot) -> float:
         if settled is None:
             return 0.0
         codec, slot = settled
+    if isinstance(slot, Hosted):
+        return 0.0
     return codec.eps_of(slot.peek() if isinstance(slot, Spilled) else slot.payload)

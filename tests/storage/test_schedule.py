@@ -70,3 +70,9 @@ def test_forwards_without_end_do_not_pile_up(monkeypatch):
     monkeypatch.setattr(module, "MAX_THINGS", 10)
     schedule = Schedule()
     assert max(schedule.put(schedule) for _ in range(100)) < 10
+
+
+def test_nothing_ahead():
+    schedule = Schedule(n_ahead=0)
+    things = put(schedule, 3)
+    assert schedule.read(2) == [] and things

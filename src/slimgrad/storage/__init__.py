@@ -5,15 +5,17 @@ arena      coded tensors; whoever holds the Slot owns the bytes
 buffers    room to decode into, reused for ever
 disk       extents in a nameless file, with checksums
 worker     one thread beside training, with a bounded queue
+host       pinned memory below an accelerator
 schedule   in which order bytes will be read
-tier       the three together: bytes that leave memory and are back in time
+tier       disk, worker and schedule together: bytes that leave memory and are back in time
 """
 
 from slimgrad.storage.arena import Arena, Slot
 from slimgrad.storage.buffers import Buffers
 from slimgrad.storage.disk import Disk
 from slimgrad.storage.heap import Heap
+from slimgrad.storage.host import Host, Hosted
 from slimgrad.storage.tier import Spilled, Tier
 from slimgrad.storage.worker import Worker
 
-__all__ = ["Arena", "Buffers", "Disk", "Heap", "Slot", "Spilled", "Tier", "Worker"]
+__all__ = ["Arena", "Buffers", "Disk", "Heap", "Host", "Hosted", "Slot", "Spilled", "Tier", "Worker"]

@@ -37,6 +37,8 @@ class Schedule:
         """Note a read, and return what is alive of the next `n_ahead` that were not read yet."""
         self._reads[number] = None
         ahead: list[Any] = []
+        if not self.n_ahead:
+            return ahead
         for following in self._following(number):
             thing = self._things[following]() if following < len(self._things) else None
             if thing is not None and following not in self._reads:
