@@ -6,7 +6,7 @@ cDMA's claim is that swapping gets faster in proportion to the ratio where the t
 machine may be faster than training can use, so its bandwidth is limited by the kernel as well (--limits, MB/s; 0: as
 it is): blkio.throttle of cgroup v1 or io.max of v2, which needs root. Nothing in slimgrad waits on purpose.
 
-Every arm runs in a process of its own; rounds interleave the arms. Step times are the smallest median of all rounds.
+Every arm runs in a process of its own; rounds interleave the arms. The fastest step counts, since other work only adds.
 Peak is the high-water mark of the resident set beside what there was before the first step.
 """
 
@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -67,7 +66,7 @@ def measure(arm: str, arguments: argparse.Namespace) -> dict[str, float]:
         loss.backward()
         optimizer.step()
         seconds.append(time.perf_counter() - start)
-    found = {"seconds": statistics.median(seconds[WARM_UP:]), "peak": (resident_peak() or 0) - before}
+    found = {"seconds": min(seconds[WARM_UP:]), "peak": (resident_peak() or 0) - before}
     found["loss"] = float(loss)
     if session is not None:
         report = session.report()

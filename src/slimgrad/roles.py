@@ -59,17 +59,17 @@ class Flag(NamedTuple):
     if_set: float
     if_not: float
 
-    def bits(self, x: torch.Tensor) -> torch.Tensor | None:
-        """Return the flags of all values as booleans; None where these values have none."""
+    def bits(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor | None:
+        """Return the flags of all values as booleans, in `out` where that is given; None: these values have none."""
         if self.test is Comparison.NOT_BELOW:
-            return (x <= self.low).logical_not_()
+            return torch.le(x, self.low, out=out).logical_not_()
         if self.test is Comparison.ABOVE:
-            return x > self.low
+            return torch.gt(x, self.low, out=out)
         if self.test is Comparison.WITHIN:
-            return (x >= self.low).logical_and_(x <= self.high)
+            return torch.ge(x, self.low, out=out).logical_and_(x <= self.high)
         if self.test is Comparison.BETWEEN_NUMBERS and math.isnan(x.sum().item()):
             return None
-        return (x > self.low).logical_and_(x < self.high)
+        return torch.gt(x, self.low, out=out).logical_and_(x < self.high)
 
     @property
     def is_sign(self) -> bool:

@@ -164,7 +164,7 @@ class Shelf:
         with without_autocast():
             if role.need is Need.SIGN:
                 assert role.flag is not None
-                bits = role.flag.bits(flat)
+                bits = role.flag.bits(flat, self.buffers.take(flat.numel()).view(torch.bool))
                 if bits is None:
                     return None
                 payload = MASK.encode_bits(bits, role.flag.if_set, role.flag.if_not, flat.dtype, self.arena.room)
