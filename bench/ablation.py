@@ -8,9 +8,9 @@ overlap    coded by the worker beside compute; off (as shipped): before the forw
 ahead      disk swap reads two ahead; off: when backward asks
 
 All arms are sessions on copies of one model in one process and take steps in turn; the fastest counts, since other work
-on the machine only adds. CPU seconds are those of all threads, so they show what the worker does. `allocations` are counted in a step
-after the third: new memory of at least 4 KiB that torch's allocator gave while a tensor was put away or fetched, and,
-in brackets, new regions that the heap mapped. `left` are bytes in the arena after backward.
+on the machine only adds. CPU seconds are those of all threads, so they show what the worker does. `allocations` are
+counted in a step after the third: new memory of at least 4 KiB that torch's allocator gave while a tensor was put away
+or fetched, and, in brackets, new regions that the heap mapped. `left` are bytes in the arena after backward.
 """
 
 from __future__ import annotations
