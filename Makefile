@@ -38,7 +38,8 @@ check: $(READY)
 	$(PY) tools/check_tree.py
 
 demo: $(READY)
-	$(PY) -m slimgrad compare resnet18 --set width=0.25 --steps 30 --batch 64 --seeds 2 --audits 3 --out out/demo
+	$(PY) -m slimgrad compare resnet18 --set width=0.25 --steps 24 --batch 64 --test-every 12 --seeds 2 \
+	  --audits 2 --threads 1 --out out/demo
 
 bench: $(READY)
 	$(PY) bench/codecs.py --json docs/results/codecs.json --csv docs/results/codecs.csv

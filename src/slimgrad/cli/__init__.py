@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from slimgrad.cli import bench, compare, doctor, plan, train
+from slimgrad.cli import bench, compare, doctor, plan, profile, train
 from slimgrad.errors import SlimgradError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 app.command("compare")(compare.command)
 app.command("train")(train.command)
+app.command("profile")(profile.command)
 app.command("doctor")(doctor.doctor)
 app.command("plan")(plan.plan)
 app.add_typer(bench.app, name="bench")

@@ -31,6 +31,7 @@ def command(
     size: Annotated[int | None, typer.Option(help="Side of the images, or length of the texts.")] = None,
     lr: Annotated[float, typer.Option(help="Peak learning rate; 0: that of the model.", min=0)] = 0.0,
     option: Annotated[list[str] | None, typer.Option("--set", help="Of the model: width=0.25. Repeatable.")] = None,
+    test_every: Annotated[int, typer.Option(help="Steps between tests; 0: ten in all.", min=0)] = 0,
     audits: Annotated[int, typer.Option(help="Times that the gradient's error is measured.", min=0)] = 10,
     threads: Annotated[int, typer.Option(help="Threads of each run; 0: torch's own choice.", min=0)] = 0,
     jobs: Annotated[int, typer.Option(help="Runs at a time; times are only comparable with 1.", min=1)] = 1,
@@ -41,7 +42,7 @@ def command(
         raise ConfigError(f"expected a bound for the arm slim, {BOUND_GRAMMAR}; got {bound!r}; arms go after --arms")
     recipe = Recipe(
         model, data_set, bound=bound, policy=policy, options=options_of(option or []), size=size, epochs=epochs,
-        steps=steps, batch=batch, lr=lr, audits=audits, threads=threads,
+        steps=steps, batch=batch, lr=lr, test_every=test_every, audits=audits, threads=threads,
     )  # fmt: skip
     recipe.filled()  # what cannot work is said before the first run
     folder = out or Path("out") / "compare" / f"{model.replace(':', '.')}-{data_set.partition(':')[0]}"

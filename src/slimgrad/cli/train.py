@@ -37,6 +37,7 @@ def command(
     optimizer: Annotated[str, typer.Option(help="sgd or adamw; empty: that of the model.")] = "",
     option: Annotated[list[str] | None, typer.Option("--set", help="Of the model: width=0.25. Repeatable.")] = None,
     seed: Annotated[int, typer.Option(help="Of weights, order and dropout.")] = 0,
+    test_every: Annotated[int, typer.Option(help="Steps between tests; 0: ten in all.", min=0)] = 0,
     audits: Annotated[int, typer.Option(help="Times that the gradient's error is measured.", min=0)] = 10,
     threads: Annotated[int, typer.Option(help="Threads of torch; 0: its own choice.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder of checkpoint, result and page.")] = None,
@@ -48,7 +49,7 @@ def command(
         bound, policy = system_of(system)[:2]
     recipe = Recipe(
         model, data_set, policy=policy, options=options_of(option or []), size=size, seed=seed, epochs=epochs,
-        steps=steps, batch=batch, lr=lr, optimizer=optimizer, audits=audits, threads=threads,
+        steps=steps, batch=batch, lr=lr, optimizer=optimizer, test_every=test_every, audits=audits, threads=threads,
     ).for_arm(bound)  # fmt: skip
     folder = out or Path("out") / "train" / f"{model.replace(':', '.')}-{recipe.data.partition(':')[0]}-seed{seed}"
     console = Console()

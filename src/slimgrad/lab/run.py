@@ -61,7 +61,7 @@ class Run:
     def step(self) -> None:
         """Train on the next batch."""
         start = time.perf_counter()
-        x, y = self._batch(self.done, self.recipe.seed)
+        x, y = self.fitted_batch(self.done, self.recipe.batch, self.recipe.seed)
         self.optimizer.zero_grad()
         logits = self.model(x)
         loss = self.criterion(logits, y)
@@ -80,8 +80,9 @@ class Run:
             sums = self.session.shelf.ledger.snapshot().total
         self.history.add_point(self.done, sums)
 
-    def _batch(self, step: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._fitted(*self.source.batch(step, self.recipe.batch, seed))
+    def fitted_batch(self, step: int, size: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a batch as the model takes it."""
+        return self._fitted(*self.source.batch(step, size, seed))
 
     def _fitted(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rows_only = self.recipe.model == "lstm"  # reads an image row by row
@@ -116,7 +117,7 @@ class Run:
         """Measure the error of the compressed gradient. It is only looked at: the bound does not learn from it."""
         if self.session is None:
             return
-        x, y = self._batch(self.done, self.recipe.seed + AUDIT_SEED)
+        x, y = self.fitted_batch(self.done, self.recipe.batch, self.recipe.seed + AUDIT_SEED)
         states = dict(self.session.tuning.states)
         found = self.session.audit(lambda: self.criterion(self.model(x), y))
         self.session.tuning.states.update(states)
