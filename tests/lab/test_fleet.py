@@ -1,6 +1,11 @@
 """Runs in processes of their own, each finished once."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +14,7 @@ import pytest
 from slimgrad import ConfigError
 from slimgrad.lab.fleet import finished, run_all
 from slimgrad.lab.recipe import Recipe
+from slimgrad.lab.train import CHECKPOINT
 
 ROOT = Path(__file__).parents[2]
 TINY = Recipe("tiny_nets:cnn", "random", size=16, steps=1, batch=2, threads=1)
@@ -45,3 +51,27 @@ def test_a_result_of_another_recipe_is_not_taken_for_it(tmp_path: Path) -> None:
 def test_a_run_that_fails_tells_why(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the run a to finish, got:\n.*options"):
         run_all({"a": replace(TINY, options={"colour": 3})}, tmp_path / "results", tmp_path / "work")
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from slimgrad.lab.fleet import run_all
+from slimgrad.lab.recipe import Recipe
+recipe = Recipe("tiny_nets:cnn", "random", size=16, steps=10**6, batch=2, test_every=2, threads=1)
+run_all({"endless": recipe}, Path(sys.argv[1]) / "results", Path(sys.argv[1]) / "work")
+"""
+
+
+def test_a_fleet_that_is_told_to_end_ends_its_runs_which_save_first(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])}
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], env=environment)
+    saved = tmp_path / "work" / "endless" / CHECKPOINT
+    deadline = time.monotonic() + 120
+    while not saved.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(60) == 128 + signal.SIGTERM
+    last = saved.stat().st_mtime_ns
+    time.sleep(0.5)
+    assert saved.stat().st_mtime_ns == last, "the run goes on although nobody waits for it"

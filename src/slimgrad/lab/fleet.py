@@ -11,12 +11,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import slimgrad
@@ -74,11 +77,15 @@ def run_all(
 
 @contextmanager
 def _processes() -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """Yield the running processes; whatever ends the block ends them too, and waits until they have saved."""
+    """Yield the running processes; whatever ends the block, SIGTERM too, ends them and waits until they have saved."""
     running: dict[str, subprocess.Popen[bytes]] = {}
+    is_main = threading.current_thread() is threading.main_thread()  # elsewhere Python has no signals
+    before = signal.signal(signal.SIGTERM, _end) if is_main else None
     try:
         yield running
     finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, before)
         for process in running.values():
             process.terminate()
         for process in running.values():
@@ -86,6 +93,10 @@ def _processes() -> Iterator[dict[str, subprocess.Popen[bytes]]]:
                 process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 def _start(recipe: Recipe, folder: Path) -> subprocess.Popen[bytes]:
