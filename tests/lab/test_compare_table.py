@@ -20,7 +20,7 @@ def test_it_shows_what_arms_take_and_learn_and_what_comet_published() -> None:
     results += [result("noise:0.05", s, 0.49 + 0.1 * s) for s in range(3)]
     text = shown(results)
     lines = [line.split() for line in text.splitlines() if line.startswith("noise:0.05")]
-    assert lines[0] == ["noise:0.05", "3", "2.0", "MiB", "4.00x", "13.30x", "120", "ms", "1.20x", "67"]
+    assert lines[0] == ["noise:0.05", "3", "2.0", "MiB", "4.00x", "9.0", "MiB", "13.30x", "0.120", "s", "1.20x", "67"]
     assert "-1.00 pt [-1.00, -1.00]" in text
     assert "0.0300" in text
     assert "13.5x" in text and "ImageNet" in text and "were not measured side by side" in " ".join(text.split())

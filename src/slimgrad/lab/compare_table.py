@@ -14,10 +14,12 @@ from slimgrad.lab.spread import Difference
 from slimgrad.report.table import nbytes
 
 FIGURE = {False: "accuracy", True: "perplexity"}
-COSTS = ("arm", "seeds", "peak", "smaller", "saved", "step", "time", "per second")
+COSTS = ("arm", "seeds", "peak", "smaller", "resident", "saved", "step", "time", "per s")
 LEGEND = (
-    "peak: live tensors beyond what is there before a step, at its highest within one step after training; smaller: "
-    "plain / arm; saved: original / stored bytes over all saved activations of the run; time: arm / plain."
+    "peak: live tensors beyond what is there before a step, at its highest within one usual step; smaller: plain / "
+    "arm; resident: most memory of the process in the whole run beyond what it had before the first step, with "
+    "libraries, and with steps in which a bound measures; saved: original / stored bytes over all saved activations of "
+    "the run; time: arm / plain."
 )
 CHECKPOINT_NOTE = "Recomputing a batch norm updates its running statistics twice: checkpointing tests differently."
 
@@ -34,8 +36,9 @@ def cost_cells(row: Row) -> tuple[str, ...]:
         str(row.n),
         nbytes(row.peak_live),
         _times(row.peak_ratio),
+        nbytes(row.peak_resident),
         _times(row.saved_ratio),
-        f"{1000 * row.seconds:,.0f} ms",
+        f"{row.seconds:.3f} s",
         _times(row.time_ratio),
         f"{row.examples_per_second:,.0f}",
     )
@@ -50,7 +53,7 @@ def learnt_cells(row: Row) -> tuple[str, ...]:
 def published() -> tuple[str, ...]:
     """Return COMET's row among the costs: its ratios are on the inputs of convolutions, on ImageNet."""
     ratios = " / ".join(f"{ratio}x" for ratio in COMET.values())
-    return (COMET_ROW, "-", "-", "-", ratios, "-", "-", "-")
+    return (COMET_ROW, "-", "-", "-", "-", ratios, "-", "-", "-")
 
 
 def notes(rows: Sequence[Row]) -> list[str]:

@@ -1,7 +1,8 @@
 """Memory over one training step: the bytes of all live tensors after every operator.
 
 What was there before the step (parameters, gradients, optimiser state, the batch) is the floor; the curve is what
-forward and backward add to it. Pools of a session count whole, as they do in `slimgrad bench steps`.
+forward and backward add to it. Pools of a session count whole, as they do in `slimgrad bench steps`. It is a usual
+step: those in which an adaptive bound measures take more, and the resident peak of the run has them in it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ def timeline(run: Run) -> dict[str, Any]:
     run.optimizer.zero_grad(set_to_none=False)
     state = [v for s in run.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
     grads = [p.grad for p in run.model.parameters() if p.grad is not None]
+    if run.session is not None:
+        run.session.progress.begin_forward()  # the step before is over
+        run.session.tuning.meter.is_on = False
     with Recording(*_pools(run)) as live:
         live.track(*run.model.parameters(), *run.model.buffers(), *grads, *state, x, y)
         static = live.now
