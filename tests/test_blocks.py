@@ -54,7 +54,7 @@ def one_step(net: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
 X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("blocks", [None, ["stage.*", "last"], ["stage"], ["last"]], ids=str)
+@pytest.mark.parametrize("blocks", ["auto", ["stage.*", "last"], ["stage"], ["last"]], ids=str)
 def test_gradients_statistics_and_random_numbers_are_those_of_plain_torch(blocks):
     plain, net = Net(), Net()
     with slimgrad.attach(net, bound=Exact(), policy=Recompute(blocks), min_bytes=64):
@@ -78,7 +78,7 @@ def test_nothing_of_a_block_is_stored_and_it_runs_twice():
 def test_models_of_the_lab(name):
     plain, slim, criterion = small_models.build(name), small_models.build(name), models.criterion(name)
     x, y = small_models.example(name)
-    options = {"bound": Exact(), "policy": Recompute(), "min_bytes": 64}
+    options = {"bound": Exact(), "policy": Recompute("auto"), "min_bytes": 64}
     with slimgrad.attach(slim, criterion, **options) as session:
         assert session.blocks is not None and len(session.blocks.paths) > 1
         for seed in range(2):
@@ -91,7 +91,7 @@ def test_models_of_the_lab(name):
 
 def test_boundaries_may_be_swapped(tmp_path):
     plain, net = Net(), Net()
-    policy = Recompute(other=Swap("disk", directory=tmp_path, min_bytes=0))
+    policy = Recompute("auto", other=Swap("disk", directory=tmp_path, min_bytes=0))
     with slimgrad.attach(net, bound=Exact(), policy=policy, min_bytes=64) as session:
         for _ in range(2):
             assert same(one_step(net, X), one_step(plain, X))
@@ -123,7 +123,7 @@ def test_memory_held_is_that_of_the_boundaries():
 
 def test_an_exception_in_a_block():
     net, plain = Net(), Net()
-    with slimgrad.attach(net, bound=Exact(), policy=Recompute(), min_bytes=64):
+    with slimgrad.attach(net, bound=Exact(), policy=Recompute("auto"), min_bytes=64):
         net.stage[1].fails = True
         with pytest.raises(ValueError, match="in the block"):
             net(X)
@@ -139,7 +139,7 @@ def test_an_interrupt_in_a_block():
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    with slimgrad.attach(net, bound=Exact(), policy=Recompute(), min_bytes=64):
+    with slimgrad.attach(net, bound=Exact(), policy=Recompute("auto"), min_bytes=64):
         handle = net.stage[1].conv.register_forward_hook(interrupt)
         with pytest.raises(KeyboardInterrupt):
             net(X)
@@ -150,7 +150,7 @@ def test_an_interrupt_in_a_block():
 
 def test_retain_graph_and_no_grad():
     net = Net()
-    with slimgrad.attach(net, bound=Exact(), policy=Recompute(), min_bytes=64):
+    with slimgrad.attach(net, bound=Exact(), policy=Recompute("auto"), min_bytes=64):
         loss = net(X)
         first = torch.autograd.grad(loss, list(net.parameters()), retain_graph=True)
         assert same(list(first), list(torch.autograd.grad(loss, list(net.parameters()))))
@@ -172,7 +172,7 @@ def test_retain_graph_and_no_grad():
     ],
 )
 def test_which_blocks_are_chosen(net, expected):
-    with slimgrad.attach(net, policy=Recompute()) as session:
+    with slimgrad.attach(net, policy=Recompute("auto")) as session:
         assert session.blocks is not None and session.blocks.paths == expected
 
 
@@ -180,7 +180,7 @@ def test_blocks_that_are_not_there():
     with pytest.raises(ConfigError, match=r"nowhere.*blocks=\["):
         slimgrad.attach(net := Net(), policy=Recompute(["nowhere.*"]))
     with pytest.raises(ConfigError, match="match none"):
-        slimgrad.attach(nn.Linear(3, 3), policy=Recompute())
+        slimgrad.attach(nn.Linear(3, 3), policy=Recompute("auto"))
     with pytest.raises(ConfigError, match=r"write blocks=\['layer1'\]"):
         Recompute("layer1")  # type: ignore[arg-type]
     slimgrad.attach(net).detach()  # the model was left free

@@ -302,7 +302,7 @@ def _table() -> Iterator[tuple[str, Consumer | Role]]:
     yield "scaled_dot_product_attention", _attention
 
 
-def _functions(name: str) -> Iterator[Callable[..., Any]]:
+def functions_named(name: str) -> Iterator[Callable[..., Any]]:
     """Yield the objects that go by this name, or by its in-place form."""
     for space in (torch, functional, torch.Tensor, torch._C._nn):  # pyright: ignore[reportAttributeAccessIssue]
         for spelling in (name, f"{name}_"):
@@ -312,7 +312,7 @@ def _functions(name: str) -> Iterator[Callable[..., Any]]:
 
 
 CONSUMERS: dict[Callable[..., Any], Consumer | Role] = {
-    function: consumer for name, consumer in _table() for function in _functions(name)
+    function: consumer for name, consumer in _table() for function in functions_named(name)
 }
 
 

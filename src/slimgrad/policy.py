@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 
@@ -29,6 +29,9 @@ from slimgrad.roles import Need, Role, Window
 NEEDED = "needed bit for bit"
 NO_CODE = "no code for this dtype or device"
 NOT_MOVED = "too small to swap, or beyond the share that is"
+AUTO = "auto"
+# Roles whose tensor is the input of a cheap function that reads it in backward: from it the result is made again.
+SOURCES = frozenset(f"{name} input" for name in ("batch norm", "layer norm", "group norm", "gelu", "silu", "hardswish"))
 HOST, DISK = TIERS = ("host", "disk")
 
 
@@ -121,29 +124,36 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """Run blocks of the model again in backward instead of storing what they save; see blocks.py.
+    """Compute again instead of storing: results of cheap layers (recipes.py), or whole blocks of the model (blocks.py).
 
-    `blocks` are patterns of module paths; without them, the elements of Sequential and ModuleList that have modules of
-    their own. What is saved outside of blocks, and the blocks' inputs, is kept as `other` says: inputs bit for bit.
+    Without `blocks`, results of norms, activations, pooling and dropout are made again from what backward needs anyway,
+    which is kept bit for bit for the purpose. `blocks` are patterns of module paths, or "auto": the elements of
+    Sequential and ModuleList that have modules of their own. Everything else is kept as `other` says.
     """
 
-    blocks: tuple[str, ...] | list[str] | None = None
+    blocks: Literal["auto"] | tuple[str, ...] | list[str] | None = None
     other: Compress | Swap = Compress()
 
     def __post_init__(self) -> None:
-        if isinstance(self.blocks, str):
-            raise ConfigError(f"expected blocks=[pattern, ...], got {self.blocks!r}; write blocks=[{self.blocks!r}]")
-        if self.blocks is not None:
+        if isinstance(self.blocks, str) and self.blocks != AUTO:
+            raise ConfigError(
+                f"expected blocks=[pattern, ...] or 'auto', got {self.blocks!r}; write blocks=[{self.blocks!r}]"
+            )
+        if isinstance(self.blocks, list):
             object.__setattr__(self, "blocks", tuple(self.blocks))
         check_policy(self.other)
+
+    @property
+    def makes_again(self) -> bool:
+        return self.blocks is None
 
     @property
     def moves_exact(self) -> bool:
         return getattr(self.other, "moves_exact", False)
 
     def plan(self, role: Role, tensor: torch.Tensor, bound: RoleBound) -> Plan:
-        """Return how to keep a tensor that is saved outside of blocks."""
-        return self.other.plan(role, tensor, bound)
+        """Return how to keep a tensor that is stored."""
+        return self.other.plan(role, tensor, Exact() if self.makes_again and role.name in SOURCES else bound)
 
 
 COMPRESS = Compress()

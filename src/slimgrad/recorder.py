@@ -34,6 +34,7 @@ from torch.overrides import TorchFunctionMode
 from torch.overrides import _pop_mode as pop_mode
 from torch.overrides import _push_mode as push_mode
 
+from slimgrad import recipes
 from slimgrad.attached import has_ended, storages_of
 from slimgrad.consumers import COMPOSITES, SIMPLE_MODULES, Call, call_of, role_of
 from slimgrad.errors import ConfigError
@@ -60,6 +61,7 @@ class Recorder(TorchFunctionMode):
         self.session, self.shelf, self.progress = session, session.shelf, session.progress
         self.tuning = session.tuning
         self.moves_exact = getattr(session.policy, "moves_exact", False)
+        self.makes_again = getattr(session.policy, "makes_again", False)
         self.hooks = (self.pack, self.unpack)
         self.is_on = False
         self.n_paused = 0
@@ -79,11 +81,17 @@ class Recorder(TorchFunctionMode):
             if func in COMPOSITES and self.function is not None:
                 with self:
                     return COMPOSITES[func](*args, **(kwargs or {}))
+            if self.makes_again and func in recipes.CHEAP:
+                known = recipes.before(func, args)
+                result = func(*args, **(kwargs or {}))
+                if known is not None:
+                    recipes.note(known, func, args, kwargs, result)
+                return result
             return func(*args, **kwargs) if kwargs else func(*args)
         finally:
             self.function = before
 
-    def pack(self, tensor: torch.Tensor) -> Packed:
+    def pack(self, tensor: torch.Tensor) -> Packed | recipes.Recomputed:
         """Return what autograd keeps instead of the tensor."""
         try:
             nbytes = tensor.nbytes
@@ -100,6 +108,9 @@ class Recorder(TorchFunctionMode):
         kept = self._kept_elsewhere(tensor, storage, role)
         if kept is not None:
             return kept
+        if self.makes_again and (again := recipes.packed(tensor, role)) is not None:
+            self.shelf.put_rebuilt(self.path, storage, role)
+            return again
         found = find(tensor, storage)  # same storage and version: one Stored, strictest need
         if found is None:
             site = self._next_site()
@@ -121,7 +132,7 @@ class Recorder(TorchFunctionMode):
             return Shaped(stored, tensor)
         return Saved(stored, tensor, role.need is Need.SIGN) if stored.kept is None else self.left.keep(tensor, stored)
 
-    def unpack(self, saved: Packed) -> torch.Tensor:
+    def unpack(self, saved: Packed | recipes.Recomputed) -> torch.Tensor:
         """Return the tensor that was packed; may be asked any number of times."""
         if not self.is_on:
             self.progress.was_read = True
@@ -132,6 +143,8 @@ class Recorder(TorchFunctionMode):
             return tensor
         if isinstance(saved, Saved):
             return self.shelf.fetch(saved)  # arena, decode, the view as it was
+        if isinstance(saved, recipes.Recomputed):
+            return saved.restore_from(self.shelf)
         return saved.restore_in(self.shelf.buffers) if isinstance(saved, Shaped) else saved.restore()
 
     def _provide(self, stored: Stored, tensor: torch.Tensor, role: Role, call: Call | None) -> None:
@@ -218,7 +231,7 @@ class Recorder(TorchFunctionMode):
 
     def _rest(self, module: nn.Module, args: tuple[Any, ...]) -> bool:
         """Let the function mode rest during a forward of which the function is known; return whether it does."""
-        if module._forward_pre_hooks or "forward" in module.__dict__:
+        if self.makes_again or module._forward_pre_hooks or "forward" in module.__dict__:
             return False  # another input, or another forward, than the class has
         if not self._is_on_top():
             return False

@@ -136,8 +136,7 @@ class Stored:
     def watch(self, tensor: torch.Tensor) -> None:
         """Follow the tensor's version without keeping its memory; Note [Changed in place]."""
         if self.guard is None:
-            self.guard = tensor.detach()
-            self.guard.data = _nothing(tensor.device)
+            self.guard = versioned(tensor)
 
     def keep(self, tensor: torch.Tensor) -> None:
         """Keep the tensor as it is; coded forms are not needed any more."""
@@ -283,6 +282,13 @@ Packed = tuple[torch.Tensor, int] | Kept | Passed | Saved | Shaped | Rebuilt
 @functools.lru_cache
 def _nothing(device: torch.device) -> torch.Tensor:
     return torch.empty(0, device=device)
+
+
+def versioned(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that has the version of the given one, now and later, and none of its memory."""
+    guard = tensor.detach()
+    guard.data = _nothing(tensor.device)
+    return guard
 
 
 def is_plain(tensor: torch.Tensor, min_bytes: int) -> bool:

@@ -25,7 +25,7 @@ from slimgrad.bounds import Noise
 from slimgrad.bounds.base import Adaptive
 from slimgrad.errors import ConfigError
 from slimgrad.ledger import Ledger
-from slimgrad.policy import Compress, Policy, Recompute, check_policy
+from slimgrad.policy import AUTO, Compress, Policy, Recompute, check_policy
 from slimgrad.progress import Progress
 from slimgrad.recorder import Recorder
 from slimgrad.report import Report
@@ -93,10 +93,10 @@ class Session:
         ]
 
     def _blocks_of(self, policy: Policy) -> Blocks | None:
-        if not isinstance(policy, Recompute):
+        if not isinstance(policy, Recompute) or policy.blocks is None:
             return None
         try:
-            return Blocks(self._paths, self.attached.modules(), policy.blocks)
+            return Blocks(self._paths, self.attached.modules(), None if policy.blocks == AUTO else policy.blocks)
         except ConfigError:
             self.attached.release()
             raise

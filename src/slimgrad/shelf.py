@@ -23,7 +23,7 @@ from slimgrad.codecs import Channels, Codec, Mask, Raw
 from slimgrad.ledger import Ledger
 from slimgrad.policy import DISK, Plan
 from slimgrad.roles import Need, Role
-from slimgrad.saved import Part, Saved, Stored
+from slimgrad.saved import NOTE, Part, Saved, Stored
 from slimgrad.storage import Arena, Buffers, Heap, Slot
 from slimgrad.tiers import Deferred, Owner, Tiers
 
@@ -80,8 +80,8 @@ class Shelf:
         self.ledger.record_pack(stored.path, role.name, SHAPE_CODEC, stored.nbytes, 0, 0.0)
 
     def put_rebuilt(self, path: str, storage: torch.UntypedStorage, role: Role) -> None:
-        """Note a copy that is not stored."""
-        if hasattr(storage, REBUILT_NOTE):
+        """Note a tensor that is made again instead of stored."""
+        if hasattr(storage, REBUILT_NOTE) or hasattr(storage, NOTE):  # also where only its signs are stored
             self.ledger.record_repeat(path, role.name, storage.nbytes())
         else:
             setattr(storage, REBUILT_NOTE, True)
