@@ -29,6 +29,7 @@ LAYERS = (  # from the top; a module may import its own layer and those below
     {
         "session",
         "blocks",
+        "recipes",
         "recorder",
         "attached",
         "audit",
