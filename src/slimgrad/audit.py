@@ -85,9 +85,10 @@ class Audit:
     def summary(self) -> str:
         """Return the result in one sentence."""
         expected = "" if self.expected is None else f", {self.expected:.4f} expected"
+        layer, share = next(iter(self.counted.items()), ("", Share(0.0, 0.0)))
         return (
             f"audit after step {self.step}: gradient noise {self.noise:.4f} measured{expected}; "
-            f"saved activations {self.saved_ratio:.1f}x"
+            f"most in a layer {share.noise:.3f} ({layer or 'the model'}); saved activations {self.saved_ratio:.1f}x"
         )
 
     def __str__(self) -> str:

@@ -51,7 +51,17 @@ from slimgrad.bounds.base import (
 from slimgrad.bounds.momentum import momentum_of, moves_alike
 from slimgrad.readers import Grads, read
 from slimgrad.saved import Saved, Stored
-from slimgrad.streams import ACCUMULATE, Streams, call, can_be_called, current_node, energy, leaf_of, saved_of
+from slimgrad.streams import (
+    ACCUMULATE,
+    Streams,
+    call,
+    can_be_called,
+    conv_weight_gradient,
+    current_node,
+    energy,
+    leaf_of,
+    saved_of,
+)
 from slimgrad.tiers import eps_of
 
 QUOTA = 1 / 16  # of the original bytes; one tensor may always be kept
@@ -306,14 +316,8 @@ def _difference(node: Any, slot: str, saved: Saved, original: torch.Tensor) -> t
 
 
 def _conv(node: Any, grads: Grads, difference: torch.Tensor) -> tuple[int, torch.Tensor]:
-    following, slot = node.next_functions[1]
-    is_leaf = type(following).__name__ == ACCUMULATE and following.variable.dtype == difference.dtype
-    weight = following.variable.detach() if is_leaf else difference.new_empty(following._input_metadata[slot].shape)
-    _, error, _ = torch.ops.aten.convolution_backward(
-        grads[0], difference, weight, None, node._saved_stride, node._saved_padding, node._saved_dilation,
-        node._saved_transposed, node._saved_output_padding, node._saved_groups, (False, True, False),
-    )  # fmt: skip
-    return 1, error
+    assert grads[0] is not None
+    return 1, conv_weight_gradient(node, grads[0], difference)
 
 
 def _first_factor(edge: int) -> Callable[[Any, Any, torch.Tensor], tuple[int, torch.Tensor]]:

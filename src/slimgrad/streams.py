@@ -34,7 +34,7 @@ from slimgrad.saved import Kept, Rebuilt, Saved, Shaped
 WAITING = (
     "slimgrad.errors"  # in the metadata of a node: errors that have arrived, by name, layers still to go, and slot
 )
-ACCUMULATE = "AccumulateGrad"
+ACCUMULATE, CONVOLUTION = "AccumulateGrad", "ConvolutionBackward0"
 MAX_NODES = 6  # views and casts between a function and its parameter
 ALL_LAYERS = 1 << 30
 
@@ -99,7 +99,7 @@ class Streams:
         while waiting:
             stream, layers, _ = next(iter(waiting))
             errors = [waiting.pop((stream, layers, slot), None) for slot in range(len(grads))]
-            self.leave(node, stream, call(node, errors), layers)
+            self.leave(node, stream, _last_call(node, errors) if layers == 1 else call(node, errors), layers)
 
 
 def leaf_of(node: Any, edge: int | None) -> torch.Tensor | None:
@@ -122,6 +122,27 @@ def call(node: Any, grads: Any) -> tuple[torch.Tensor | None, ...]:
     """Return what the node makes of these gradients; see Note [Calling a node]."""
     result = node(*grads)
     return result if isinstance(result, tuple) else (result,)
+
+
+def _last_call(node: Any, errors: Any) -> tuple[torch.Tensor | None, ...]:
+    """Return what the node makes of errors that go no farther: of a convolution only what weight and bias get."""
+    (error,) = errors if len(errors) == 1 else (None,)
+    if type(node).__name__ != CONVOLUTION or error is None:
+        return call(node, errors)
+    of_bias = error.sum([dim for dim in range(error.dim()) if dim != 1]) if node.next_functions[2][0] else None
+    return None, conv_weight_gradient(node, error, node._saved_input.detach()), of_bias
+
+
+def conv_weight_gradient(node: Any, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return the weight's gradient of a convolution, for any gradient of its result and any input."""
+    following, slot = node.next_functions[1]
+    is_leaf = type(following).__name__ == ACCUMULATE and following.variable.dtype == x.dtype
+    weight = following.variable.detach() if is_leaf else x.new_empty(following._input_metadata[slot].shape)
+    _, gradient, _ = torch.ops.aten.convolution_backward(
+        grad, x, weight, None, node._saved_stride, node._saved_padding, node._saved_dilation,
+        node._saved_transposed, node._saved_output_padding, node._saved_groups, (False, True, False),
+    )  # fmt: skip
+    return gradient
 
 
 def can_be_called(node: Any) -> bool:

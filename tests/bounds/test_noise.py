@@ -8,7 +8,7 @@ import pytest
 
 from slimgrad import Exact, Relative
 from slimgrad.bounds.base import ErrorReading, Reading, Request, SiteReading
-from slimgrad.bounds.noise import AIM, AIM_OF_LAYER, CAP, LOOSEN, Noise
+from slimgrad.bounds.noise import AIM, AIM_OF_LAYER, CAP, LEAP, LOOSEN, Noise
 from slimgrad.bounds.rates import FINEST_STEP
 from slimgrad.bounds.sensitivity import START, loads
 from slimgrad.errors import ConfigError
@@ -53,6 +53,13 @@ def test_little_noise_loosens_slowly_and_only_after_a_second_measurement():
     once = bound.update(bound.start(), reading(1, 1e-6))
     assert rel_of(bound, FIRST, once) <= START
     twice = bound.update(once, reading(2, 1e-6))
+    assert START < rel_of(bound, FIRST, twice) <= START * LEAP * (1 + 1e-6)
+
+
+def test_beyond_a_part_of_the_budget_bounds_loosen_in_smaller_steps():
+    bound = Noise(0.05)
+    once = bound.update(bound.start(), reading(1, 0.1 * AIM * 0.05))
+    twice = bound.update(once, reading(2, 0.1 * AIM * 0.05))
     assert START < rel_of(bound, FIRST, twice) <= START * LOOSEN * (1 + 1e-6)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from slimgrad.bounds import sensitivity
 from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reading, SiteReading, site_key
-from slimgrad.bounds.sensitivity import ALL, DRIFT_UP, RECOVER, START, loads, lowest, noise_of, share_of
+from slimgrad.bounds.sensitivity import ALL, DRIFT_UP, RECOVER, START, loads, lowest, noise_of, shares_of
 
 NORM, OTHER, CONV = ("norm", 1), ("other", 1), ("conv", 1)
 
@@ -34,16 +34,17 @@ def test_own_and_near_and_far_add_up_without_counting_anything_twice():
         ErrorReading((NORM,), 0.002, {"conv": 0.002}, "near"),
         ErrorReading((NORM,), 0.003, {"conv": 0.002, "first": 0.001}, "far"),
     )
-    entry, square = sites["norm#1"], START**2
-    assert noise_of(entry) * square == pytest.approx(0.004)
-    assert share_of(entry, "norm") * square == pytest.approx(0.001 / 0.1, rel=0.02)
-    assert share_of(entry, "conv") * square == pytest.approx(0.002 / 0.4, rel=0.02)
-    assert share_of(entry, "first") * square == pytest.approx(0.001 / 0.5, rel=0.02)
+    layers, shares = shares_of(sites)
+    assert noise_of(sites["norm#1"]) * START**2 == pytest.approx(0.004)
+    assert layers == ["conv", "first", "norm"]
+    assert (shares[:, 0] * START**2).tolist() == pytest.approx([0.002 / 0.4, 0.001 / 0.5, 0.001 / 0.1], rel=0.02)
 
 
 def test_errors_never_followed_are_everywhere_alike():
-    sites = known(NORM)
-    assert share_of(sites["norm#1"], "first") == noise_of(sites["norm#1"]) > 0
+    sites = known(NORM, CONV)
+    learn(sites, ErrorReading((CONV,), 0.001, {"conv": 0.001}))
+    _, shares = shares_of(sites)
+    assert shares[0, 0] == noise_of(sites["norm#1"]) > 0
 
 
 def test_sites_of_a_role_follow_one_that_was_followed():
@@ -51,6 +52,14 @@ def test_sites_of_a_role_follow_one_that_was_followed():
     before = sites["other#1"]["far"]["noise"]
     learn(sites, ErrorReading((NORM,), 2 * before * START**2, {}, "far"))
     assert sites["other#1"]["far"]["noise"] == pytest.approx(before * 2**DRIFT_UP)
+
+
+def test_what_is_far_follows_what_is_near():
+    sites = known(NORM)
+    learn(sites, ErrorReading((NORM,), 0.001, {}, "near"))
+    before = sites["norm#1"]["far"]["noise"]
+    learn(sites, ErrorReading((NORM,), 0.003, {}, "near"))
+    assert sites["norm#1"]["far"]["noise"] == pytest.approx(before * 3**DRIFT_UP)
 
 
 def test_sites_without_a_measurement_get_the_mean_of_their_role():

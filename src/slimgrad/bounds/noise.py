@@ -12,8 +12,8 @@ How: what each site adds to the gradient and to each layer is measured in the ru
     pressure      by layer, where an audit found more noise than its limit: the factor by which it is now mistrusted
     broken        by layer, whose limit a measurement or an audit found exceeded: the step, and the share of the last
 
-A bound becomes looser by at most LOOSEN and only after a new measurement, the second at least, of its own; for errors
-that travel, of where they went. It becomes tighter at once. What no step keeps within the limits is kept exactly, and
+A bound becomes looser by at most LOOSEN and only after a new measurement, the second at least; errors that travel must
+have been followed once. It becomes tighter at once. What no step keeps within the limits is kept exactly, and
 tried again later: what is exact is not measured, so what was known of it is slowly forgotten.
 """
 
@@ -29,14 +29,15 @@ from slimgrad.bounds import sensitivity
 from slimgrad.bounds.base import FIRST_STEPS, NEGLIGIBLE, Reading, Request, Site, State, is_due, site_key, site_of
 from slimgrad.bounds.fixed import Exact, Relative
 from slimgrad.bounds.rates import FINEST_STEP, Item, bits, cheapest
-from slimgrad.bounds.sensitivity import ALL, PARTS, START, Sites, layers_of, loads, noise_of, share_of, unknown_share
+from slimgrad.bounds.sensitivity import ALL, PARTS, START, Sites, loads, noise_of, shares_of, unknown_share
 from slimgrad.errors import ConfigError
 
 AIM = 0.7  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
 CAP = 4.0  # x e2: the most that one layer's own gradient may suffer ...
-AIM_OF_LAYER = 0.5  # ... and the share of that to aim at
+AIM_OF_LAYER = 0.45  # ... and the share of that to aim at
 QUOTA = 1 / 16  # of all values: originals that may be kept in one step
-LOOSEN, RECOVER = 2.0**0.5, 2.0  # at most, from one measurement to the next: beyond START, and below
+LOOSEN, LEAP = 2.0**0.5, 2.0  # at most, from one measurement to the next; where there is no danger
+LITTLE = 1 / 8  # of the aim: as long as less is expected, leaps do not reach it; nor do they from below START
 SOON = 5  # steps: as often errors are followed until each was once
 SMALL = 1 / 500  # of all values: the smallest tensors, up to this much in all, are coded as finely as can be
 FORGET = 0.5  # per round: what was known of a site that is exact now
@@ -106,7 +107,8 @@ class Noise:
         return {**state, "sites": sites, "layers": layers, "broken": {**state["broken"], **broken}}
 
     def noise(self, state: State) -> float | None:
-        return state["calibration"] * loads(state["sites"])[ALL] if state["sites"] else None
+        sites = state["sites"].values()
+        return state["calibration"] * sum(noise_of(entry) * entry["rel"] ** 2 for entry in sites) if sites else None
 
     def audited(self, state: State, measured: float, layers: Mapping[str, float], step: int) -> State:
         """Learn from an audit how far expectation and truth are apart, in all and in each layer."""
@@ -155,7 +157,9 @@ class Noise:
         small = _small(sites)
         keys = list(sites)
         unknown = {role: unknown_share(sites, role) for role in {entry["role"] for entry in sites.values()}}
-        items = [self._item(sites[key], key in small, unknown[sites[key]["role"]]) for key in keys]
+        expected = calibration * sum(noise_of(entry) * entry["rel"] ** 2 for entry in sites.values())
+        loosen = LEAP if expected < LITTLE * AIM * self.e2 else LOOSEN
+        items = [self._item(sites[key], key in small, unknown[sites[key]["role"]], loosen) for key in keys]
         steps = cheapest(items, AIM * self.e2 / calibration, self._limits(sites, pressure))
         for key, step in zip(keys, steps, strict=True):
             entry = sites[key]
@@ -164,11 +168,12 @@ class Noise:
                 entry["fresh"] = False
             entry["rel"] = rel
 
-    def _item(self, entry: State, is_small: bool, unknown: float) -> Item:
+    def _item(self, entry: State, is_small: bool, unknown: float, loosen: float) -> Item:
         unit, rel, finest = entry["unit"], entry["rel"], FINEST_STEP / 2.0 / entry["unit"]
-        n = entry["far" if entry["travels"] else "own"]["n"]
-        may_loosen = entry["fresh"] and n >= 2
-        limit = max(rel * (min(RECOVER, max(LOOSEN, START / rel)) if may_loosen and rel else 1.0), finest)
+        is_known = entry["near"]["n"] >= 2 and entry["far"]["n"] if entry["travels"] else entry["own"]["n"] >= 2
+        may_loosen = entry["fresh"] and is_known
+        loosen = max(loosen, min(LEAP, START / rel)) if rel else 1.0
+        limit = max(rel * loosen if may_loosen else rel, finest)
         if not entry["own"]["n"] and unknown > 0:
             limit = min(limit, math.sqrt(AIM_OF_LAYER * CAP * self.e2 / unknown))
         coarsest = 2.0 * (finest if is_small else min(1.0, limit)) * unit
@@ -177,11 +182,10 @@ class Noise:
 
     def _limits(self, sites: Sites, pressure: Mapping[str, float]) -> np.ndarray:
         """Return one row per layer: what a step of 1 RMS at each site adds, as a share of what the layer may suffer."""
-        rows = []
-        for layer in layers_of(sites):
-            limit = self.e2 * (AIM if layer == ALL else AIM_OF_LAYER * CAP / pressure.get(layer, 1.0))
-            rows.append([share_of(entry, layer) / (2.0 * entry["unit"]) ** 2 / limit for entry in sites.values()])
-        return np.array(rows)
+        layers, shares = shares_of(sites)
+        aims = [AIM if layer == ALL else AIM_OF_LAYER * CAP / pressure.get(layer, 1.0) for layer in layers]
+        units = np.array([entry["unit"] for entry in sites.values()])
+        return shares / (2.0 * units) ** 2 / (self.e2 * np.array(aims)[:, None])
 
 
 def _most_doubtful_first(keys: Iterable[str], sites: Sites, step: int) -> list[str]:

@@ -27,14 +27,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from slimgrad.bounds import formulas
 from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reading, SiteReading, State, site_key
 
 START = 0.25
-RISE, FALL = 0.5, 0.3  # weights of a new measurement that is above or below what was known ...
+RISE, FALL = 0.8, 0.3  # weights of a new measurement that is above or below what was known ...
 FALL_OF_SHARE = 0.1  # ... and, of a single layer, one below: where it is above, it holds at once
 TYPICAL = 0.004  # noise at rel = 1 of a site whose error travels, before any was measured
-DRIFT_UP, DRIFT_DOWN = 0.7, 0.3  # how far sites follow others of their role when these rise or fall ...
+DRIFT_UP, DRIFT_DOWN = 0.7, 0.3  # how far errors are taken to follow those near by, and of their role, up or down ...
 MOST_DRIFT = 4.0  # ... and from what change on no farther
 COHERENCE = 2.0  # rounding errors are not independent: what formulas give, times this, before any was measured
 RECOVER = 0.05  # per reading: how far the least energy of a layer rises to what is seen
@@ -88,6 +90,8 @@ def measure(
     before = sum(sites[key][name]["noise"] * sites[key]["seen"] ** 2 for key in keys)
     for key in keys:
         entry, part = sites[key], sites[key][name]
+        if name == "near" and part["n"] and part["noise"] > 0:
+            entry["far"] = scaled(entry["far"], _followed(noise / (part["noise"] * entry["seen"] ** 2)))
         factor = part["noise"] / before if before > 0 else 1.0 / (len(keys) * entry["seen"] ** 2)  # per rel^2
         entry[name] = _learn(part, noise * factor, {layer: s * factor for layer, s in shares.items()}, reading.step)
         entry["travels"] = entry["travels"] or goes_on
@@ -118,11 +122,25 @@ def noise_of(entry: State) -> float:
     return entry["own"]["noise"] + max(entry["near"]["noise"], entry["far"]["noise"])
 
 
-def share_of(entry: State, layer: str) -> float:
-    """Return what the site adds to a layer at rel = 1; errors never followed are taken to be everywhere alike."""
-    own, near, far = (entry[part] for part in PARTS)
-    travelled = far["shares"].get(layer, 0.0) if far["n"] else far["noise"]
-    return own["shares"].get(layer, 0.0) + max(near["shares"].get(layer, 0.0), travelled)
+def shares_of(sites: Sites) -> tuple[list[str], np.ndarray]:
+    """Return all layers to which some site was seen to add noise, and what each site adds to each at rel = 1.
+
+    One row per layer, one column per site. Errors that were never followed are taken to be everywhere alike.
+    """
+    layers = sorted({layer for entry in sites.values() for part in PARTS for layer in entry[part]["shares"]})
+    rows = {layer: row for row, layer in enumerate(layers)}
+    shares = np.zeros((len(layers), len(sites)))
+    for column, entry in enumerate(sites.values()):
+        own, near, far = (entry[part]["shares"] for part in PARTS)
+        if not entry["far"]["n"]:
+            shares[:, column] = entry["far"]["noise"]
+        for layer, share in far.items():
+            shares[rows[layer], column] = share
+        for layer, share in near.items():
+            shares[rows[layer], column] = max(share, shares[rows[layer], column])
+        for layer, share in own.items():
+            shares[rows[layer], column] += share
+    return layers, shares
 
 
 def unknown_share(sites: Sites, role: str) -> float:
@@ -131,17 +149,12 @@ def unknown_share(sites: Sites, role: str) -> float:
     return max((share for shares in known for layer, share in shares.items() if layer != ALL), default=0.0)
 
 
-def layers_of(sites: Sites) -> list[str]:
-    """Return all layers to which some site was seen to add noise."""
-    return sorted({layer for entry in sites.values() for part in PARTS for layer in entry[part]["shares"]})
-
-
 def loads(sites: Sites) -> dict[str, float]:
     """Return the noise that is expected now in each layer, as a share of its gradient, and in the whole."""
-    expected = {
-        layer: sum(share_of(entry, layer) * entry["rel"] ** 2 for entry in sites.values()) for layer in layers_of(sites)
-    }
-    return {ALL: sum(noise_of(entry) * entry["rel"] ** 2 for entry in sites.values()), **expected}
+    layers, shares = shares_of(sites)
+    expected = shares @ np.array([entry["rel"] ** 2 for entry in sites.values()]) if layers else ()
+    whole = sum(noise_of(entry) * entry["rel"] ** 2 for entry in sites.values())
+    return {ALL: whole, **{layer: float(load) for layer, load in zip(layers, expected, strict=True)}}
 
 
 def _grown(expected: Mapping[str, float], layer: str) -> float:
@@ -166,11 +179,15 @@ def _learn(part: State, noise: float, shares: Mapping[str, float], step: int) ->
 
 def _drift(sites: Sites, keys: list[str], ratio: float) -> None:
     """Let sites of the same roles, whose own turn is long ago or still to come, follow what was found, in place."""
-    roles = {sites[key]["role"] for key in keys}
-    factor = min(MOST_DRIFT, max(1.0 / MOST_DRIFT, ratio)) ** (DRIFT_UP if ratio > 1.0 else DRIFT_DOWN)
+    roles, factor = {sites[key]["role"] for key in keys}, _followed(ratio)
     for key, entry in sites.items():
         if entry["travels"] and entry["role"] in roles and key not in keys:
             entry["far"] = scaled(entry["far"], factor)
+
+
+def _followed(ratio: float) -> float:
+    """Return the factor for what was not measured, where something akin to it has changed by this ratio."""
+    return min(MOST_DRIFT, max(1.0 / MOST_DRIFT, ratio)) ** (DRIFT_UP if ratio > 1.0 else DRIFT_DOWN)
 
 
 def scaled(part: State, factor: float) -> State:

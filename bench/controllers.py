@@ -1,0 +1,99 @@
+"""What the controllers of adaptive bounds cost: a run that measures against one that takes the same bounds for nothing.
+
+    python bench/controllers.py [--steps 500] [--only Noise] [--json docs/results/controllers.json]
+
+Two copies of a small ResNet-18 train on the same batches, step by step in turn. One is attached under the bound; the
+other follows it, with the bounds that the first has set and no measurement of its own. So codes and bytes are the same,
+and the ratio of their times is what measuring and deciding cost. Times are those of the process's one thread, which
+other work on the machine disturbs little; the spread is that of ten parts of the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import slimgrad
+from slimgrad.bounds.base import Fixed, RoleBound, Site, State
+from slimgrad.lab import data, machine, models
+from slimgrad.session import Session
+
+BOUNDS = {"Noise": slimgrad.Noise(0.05), "Comet": slimgrad.Comet(), "AcGc": slimgrad.AcGc()}
+N_PARTS = 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Follower(Fixed):
+    """The bounds that another session has set."""
+
+    bound: Any
+    leader: list[Session] = field(default_factory=list)
+
+    def at(self, site: Site, state: State) -> RoleBound:
+        return self.bound.at(site, self.leader[0].tuning.states[self.bound])
+
+
+class Arm:
+    """One of the two trainings."""
+
+    def __init__(self, model: nn.Module, bound: Any) -> None:
+        self.model, self.criterion = model, nn.CrossEntropyLoss()
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+        self.session = slimgrad.attach(model, self.criterion, bound=bound, optimizer=self.optimizer)
+
+    def step(self, x: torch.Tensor, y: torch.Tensor) -> float:
+        """Return the seconds that the step took."""
+        start = time.process_time()
+        self.optimizer.zero_grad()
+        self.criterion(self.model(x), y).backward()
+        self.optimizer.step()
+        return time.process_time() - start
+
+
+def overhead(bound: Any, steps: int, batch: int) -> dict[str, float]:
+    """Return time with the controller / time without, over all steps and over the parts of the run."""
+    torch.manual_seed(0)
+    model = models.build("resnet18", width=0.125, stem="small", classes=10, in_channels=1)
+    follower = Follower(bound)
+    arms = Arm(copy.deepcopy(model), bound), Arm(model, follower)
+    follower.leader.append(arms[0].session)
+    seconds: list[tuple[float, float]] = []
+    for number, (x, y) in enumerate(data.batches(data.fashion_mnist("train"), batch, steps, 1)):
+        order = (0, 1) if number % 2 else (1, 0)  # whoever comes first finds colder caches
+        taken = {arm: arms[arm].step(x, y) for arm in order}
+        seconds.append((taken[0], taken[1]))
+    parts = [seconds[i * steps // N_PARTS : (i + 1) * steps // N_PARTS] for i in range(N_PARTS)]
+    ratios = [sum(one for one, _ in part) / sum(other for _, other in part) for part in parts]
+    total = sum(one for one, _ in seconds) / sum(other for _, other in seconds)
+    later = seconds[steps // N_PARTS :]
+    settled = sum(one for one, _ in later) / sum(other for _, other in later)
+    return {"ratio": total, "after the first tenth": settled, "smallest part": min(ratios), "largest part": max(ratios)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What the controllers of adaptive bounds cost.")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--only", choices=BOUNDS, action="append")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    found = {}
+    for name in arguments.only or BOUNDS:
+        found[name] = overhead(BOUNDS[name], arguments.steps, arguments.batch)
+        print(name, ", ".join(f"{key} {value:.3f}" for key, value in found[name].items()), flush=True)
+    if arguments.json:
+        record = {"machine": machine.describe(), "steps": arguments.steps, "batch": arguments.batch, "bounds": found}
+        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
