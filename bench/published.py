@@ -32,8 +32,7 @@ from rich.table import Table
 from torch import nn
 
 import slimgrad
-from slimgrad import AcGc, Comet, Exact, Relative, codecs
-from slimgrad.bounds.noise import Noise
+from slimgrad import AcGc, Comet, Exact, Noise, Relative, codecs
 from slimgrad.codecs import Acgc, Codec, Nested
 from slimgrad.codecs.base import Bound
 from slimgrad.consumers import BATCH_NORM, CONV, LINEAR

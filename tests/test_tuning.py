@@ -58,6 +58,41 @@ def test_a_state_resumes_to_the_same_bounds(model):
         assert session.tuning.state_dict() == state["tuning"] if "tuning" in state else session.state_dict() == state
 
 
+def run(start, stop, weights=None, state=None, optimizer_state=None):
+    """Train a network from one step to another; return its session's state and what a checkpoint holds beside it."""
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(3200, 10))
+    net = nn.Sequential(*layers)
+    net.load_state_dict(weights or net.state_dict())
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    optimizer.load_state_dict(optimizer_state or optimizer.state_dict())
+    with slimgrad.attach(net, optimizer=optimizer, min_bytes=0) as session:
+        if state is not None:
+            session.load_state_dict(state)
+        for step in range(start, stop):
+            generator = torch.Generator().manual_seed(step)
+            x, y = torch.randn(8, 3, 24, 24, generator=generator), torch.randint(10, (8,), generator=generator)
+            nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return net.state_dict(), session.state_dict(), optimizer.state_dict()
+
+
+def test_a_resumed_run_takes_the_bounds_of_the_uninterrupted_one():
+    whole = run(0, 24)
+    weights, state, optimizer_state = run(0, 9)
+    resumed = run(9, 24, weights, json.loads(json.dumps(state)), optimizer_state)
+    assert resumed[1]["bounds"] == whole[1]["bounds"]
+    assert whole[1]["bounds"] != state["bounds"]
+    assert all(torch.equal(resumed[0][name], value) for name, value in whole[0].items())
+
+
+def test_what_is_no_state_is_refused(model):
+    model(torch.zeros(1, 3, 24, 24))
+    with slimgrad.attach(model) as session, pytest.raises(ConfigError, match=r"session\.state_dict\(\).*'n_steps'"):
+        session.load_state_dict({"epoch": 3})
+
+
 def test_the_state_of_another_model_is_refused(model):
     other = nn.Linear(4, 4)
     with slimgrad.attach(other, bound=Noise(0.05)) as session:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from slimgrad.errors import ConfigError
 from slimgrad.roles import Need, Role, role_from_dict, role_to_dict
 from slimgrad.shelf import Shelf
 from slimgrad.tuning import Tuning
@@ -57,6 +58,12 @@ class Progress:
         return {"n_steps": self.n_steps, "hints": hints, **self._tuning.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        missing = [name for name in ("n_steps", "hints", "model", "bounds") if name not in state]
+        if missing:
+            raise ConfigError(
+                f"load_state_dict expected what session.state_dict() returned, got something without {missing[0]!r}; "
+                "write session.load_state_dict(checkpoint['slimgrad']) with the key it was saved under"
+            )
         self._tuning.load_state_dict(state, state["n_steps"] + 1)
         self.n_steps = state["n_steps"]
         self.hints = {(path, number): role_from_dict(role) for path, number, role in state["hints"]}

@@ -38,7 +38,7 @@ AIM_OF_LAYER = 0.45  # ... and the share of that to aim at
 QUOTA = 1 / 16  # of all values: originals that may be kept in one step
 LOOSEN, LEAP = 2.0**0.5, 2.0  # at most, from one measurement to the next; where there is no danger
 LITTLE = 1 / 8  # of the aim: as long as less is expected, leaps do not reach it; nor do they from below START
-SOON = 5  # steps: as often errors are followed until each was once
+SOON = 20  # steps: as often errors are followed until each was once
 SMALL = 1 / 500  # of all values: the smallest tensors, up to this much in all, are coded as finely as can be
 FORGET = 0.5  # per round: what was known of a site that is exact now
 CALIBRATE, CALIBRATED = 0.2, (0.25, 4.0)  # weight of an audit, and limits of what audits may do
@@ -51,7 +51,7 @@ class Noise:
     """At most the share `e2` of the gradient's energy is error; statistics every `every` steps."""
 
     e2: float = 0.05
-    every: int = 50
+    every: int = 100
 
     def __post_init__(self) -> None:
         if not isinstance(self.e2, (int, float)) or not math.isfinite(self.e2) or self.e2 <= 0:
