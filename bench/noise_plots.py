@@ -16,6 +16,7 @@ import matplotlib
 
 matplotlib.use("svg")
 from matplotlib import pyplot as plt
+from matplotlib.lines import Line2D
 
 COLOURS = {0.01: "#4477aa", 0.05: "#228833", 0.2: "#cc6677"}
 MARKERS = {"resnet18": "o", "vgg16_bn": "s", "mobilenet": "^", "gpt": "D"}
@@ -36,8 +37,8 @@ def expected_against_measured(runs: list[dict[str, Any]], path: Path) -> None:
     for e2, colour in COLOURS.items():
         axes.axhline(e2, color=colour, linewidth=0.8, linestyle="--")
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="expected noise", ylabel="noise in the audit")
-    shapes = [plt.Line2D([], [], marker=m, color="grey", linestyle="", label=name) for name, m in MARKERS.items()]
-    budgets = [plt.Line2D([], [], color=c, linestyle="--", label=f"e2 = {e2:g}") for e2, c in COLOURS.items()]
+    shapes = [Line2D([], [], marker=m, color="grey", linestyle="", label=name) for name, m in MARKERS.items()]
+    budgets = [Line2D([], [], color=c, linestyle="--", label=f"e2 = {e2:g}") for e2, c in COLOURS.items()]
     axes.legend(handles=shapes + budgets, fontsize=8, loc="upper left")
     axes.set_title("one audit each; grey: within a factor of two", fontsize=10)
     save(figure, path)
