@@ -19,6 +19,7 @@ from slimgrad.errors import (
 )
 from slimgrad.planner.accumulation import Accumulation
 from slimgrad.planner.batch_keeper import BatchKeeper
+from slimgrad.planner.budget import Budget, Hybrid
 from slimgrad.planner.fit_batch import fit_batch
 from slimgrad.policy import Compress, Recompute, Swap
 from slimgrad.session import Session, attach
@@ -30,12 +31,14 @@ __all__ = [
     "AcGc",
     "Accumulation",
     "BatchKeeper",
+    "Budget",
     "ChangedInPlace",
     "Comet",
     "Compress",
     "ConfigError",
     "CorruptPayload",
     "Exact",
+    "Hybrid",
     "InternalError",
     "Noise",
     "Recompute",

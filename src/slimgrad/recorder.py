@@ -157,7 +157,11 @@ class Recorder(TorchFunctionMode):
             return
         if stored.guard is not None:  # what is stored is not enough
             self.progress.learn(stored.site, missing)
-        plan = self.session.policy.plan(stored.coded_role(missing), tensor, bound)
+        planned, coded_role = self.session.planned, stored.coded_role(missing)
+        if planned is None:
+            plan = self.session.policy.plan(coded_role, tensor, bound)
+        else:
+            plan = planned.plan(stored.site, coded_role, tensor, bound)
         self.shelf.put(stored, tensor, missing, plan, "" if call is None else call.name)
         if missing.need is not Need.SIGN:
             stored.role, stored.bound = missing, bound

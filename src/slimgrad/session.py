@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -33,6 +33,9 @@ from slimgrad.report.memory import PeakMeter
 from slimgrad.saved import Rebuilt
 from slimgrad.shelf import Shelf
 from slimgrad.tuning import Tuning
+
+if TYPE_CHECKING:
+    from slimgrad.planner.planned import Planned
 
 DEFAULT_BOUND, DEFAULT_POLICY = Noise(0.05), Compress()
 
@@ -76,6 +79,7 @@ class Session:
         self._paths = self.attached.paths
         self.policy, self.min_bytes = policy, min_bytes
         self.blocks = self._blocks_of(policy)
+        self.planned: Planned | None = policy.begin() if hasattr(policy, "begin") else None  # pyright: ignore
         self.tuning = Tuning(self.attached, optimizer)
         self.progress = Progress(self.shelf, self.tuning)
         self.rebuilt: weakref.WeakSet[Rebuilt] = weakref.WeakSet()
@@ -106,6 +110,8 @@ class Session:
             return  # compiled graphs save their tensors when they run, under the hooks of whoever calls them
         path = self._paths.get(id(module))
         if path is not None and self._is_attached:
+            if path == "" and self.planned is not None and torch.is_grad_enabled() and not self._recorder.is_on:
+                self.planned.before_forward(self, module, args)
             self._recorder.enter(module, path, args)
             if self.blocks is not None and self._recorder.is_on:
                 self.blocks.begin(module, path, args, sys._getframe(1).f_locals.get("kwargs"))
@@ -185,6 +191,7 @@ class Session:
         remarks = (
             self.progress.remarks()
             + self.shelf.tiers.remarks()
+            + ([] if self.planned is None else self.planned.remarks())
             + ([] if self.last_audit is None else [self.last_audit.summary()])
         )
         return Report(self.shelf.ledger.snapshot(), storage, self._meter.read(), remarks)
@@ -200,10 +207,13 @@ class Session:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to go on as this one would."""
-        return self.progress.state_dict()
+        plan = {} if self.planned is None else {"plan": self.planned.state_dict()}
+        return {**self.progress.state_dict(), **plan}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.progress.load_state_dict(state)
+        if self.planned is not None and "plan" in state:
+            self.planned.load_state_dict(state["plan"])
 
     def __enter__(self) -> Session:
         return self

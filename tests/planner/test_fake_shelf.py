@@ -6,12 +6,13 @@ import gc
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from slimgrad.planner.fake_shelf import WARM, FakeSlot, Pool
+from slimgrad.planner.fake_shelf import WARM, FakeSlot, Item, Pool
 
 
 def test_slots_and_buffers_share_one_high_water_mark():
     pool = Pool()
-    slot = FakeSlot(pool, 1000)
+    item = Item("", 1, "conv input", 4000, 1000, "nested")
+    slot = FakeSlot(pool, 1000, item)
     with FakeTensorMode():
         buffer = pool.take(500)
         assert buffer.numel() == 500
@@ -21,8 +22,10 @@ def test_slots_and_buffers_share_one_high_water_mark():
         del buffer
         gc.collect()
     assert (pool.now, pool.high) == (1000, 1500)
+    pool.clock = 7
     del slot
     assert (pool.now, pool.high) == (0, 1500)
+    assert (item.born, item.died) == (0, 7)
 
 
 def test_the_end_of_a_step_gives_back_all_but_the_first_pages():

@@ -20,6 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -54,6 +55,13 @@ class Workload:
     autocast: torch.dtype | None = None
 
 
+class Moment(NamedTuple):
+    """What is live after one operator: tensors, and the pool with coded bytes and decode buffers."""
+
+    live: int
+    pooled: int
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """Bytes of a step that was not run with data."""
@@ -66,6 +74,7 @@ class Prediction:
     peak_at: str
     seconds: float  # that the prediction took
     items: tuple[Item, ...] = ()
+    moments: tuple[Moment, ...] = ()  # of the last step, one per operator; with a policy only
 
     @property
     def beyond_static(self) -> int:
@@ -78,6 +87,17 @@ class FakeLive(LiveBytes):
     def __init__(self, pool: Pool | None = None) -> None:
         super().__init__(None if pool is None else (lambda: pool.high))
         self._pool = pool
+        self.moments: list[Moment] = []
+
+    def _note_peak(self, where: str) -> None:
+        super()._note_peak(where)
+        if self._pool is not None:
+            self._pool.clock = len(self.moments) + 1
+            self.moments.append(Moment(self.now, self._pool.now))
+
+    def begin_step(self) -> None:
+        """Forget the operators of the step before."""
+        self.moments.clear()
 
     def _count(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
@@ -125,6 +145,9 @@ def predict(
             live.track(*_static(model, optimizer, inputs, target))
             static, n_steps = live.now, 1 if session is None else 2  # the second knows what the first learnt
             for _ in range(n_steps):
+                live.begin_step()
+                if isinstance(shelf, FakeShelf):
+                    shelf.items.clear()
                 optimizer.zero_grad(set_to_none=False)
                 with watch():
                     with _autocast(work.autocast):
@@ -133,8 +156,9 @@ def predict(
                     loss.backward()
                 optimizer.step()
                 del loss
-        saved_in, items = _booked(session, n_steps)
-    return Prediction(batch, static, saved_in, held, live.peak, live.peak_at, time.perf_counter() - start, items)
+        saved_in, items = _booked(session)
+    seconds = time.perf_counter() - start
+    return Prediction(batch, static, saved_in, held, live.peak, live.peak_at, seconds, items, tuple(live.moments))
 
 
 def _session(modules: tuple[nn.Module, ...], policy: Policy, bound: Adaptive, shelf: FakeShelf) -> Session:
@@ -142,15 +166,14 @@ def _session(modules: tuple[nn.Module, ...], policy: Policy, bound: Adaptive, sh
     return Session(modules, fixed, policy, {}, 4096, shelf=shelf)
 
 
-def _booked(session: Session | None, n_steps: int) -> tuple[int, tuple[Item, ...]]:
+def _booked(session: Session | None) -> tuple[int, tuple[Item, ...]]:
     """Return the saved bytes of the last step, and what was stored in it."""
     if session is None or not isinstance(session.shelf, FakeShelf):
         return 0, ()
     session.progress.begin_forward()
     last = session.shelf.ledger.snapshot().last
     session.detach()
-    latest = {(item.path, item.number): item for item in session.shelf.items}  # a hint makes the second step's the same
-    return last.saved_in, tuple(latest.values())
+    return last.saved_in, tuple(session.shelf.items)
 
 
 def _model(work: Workload, mode: FakeTensorMode) -> nn.Module:

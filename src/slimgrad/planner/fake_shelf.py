@@ -8,7 +8,8 @@ heap does: coded bytes and buffers lie in one piece of memory, which stays touch
 from __future__ import annotations
 
 import weakref
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -24,8 +25,9 @@ from slimgrad.shelf import Shelf
 WARM = 1 << 24  # bytes that the heap does not give back at the end of a step; see storage/heap.py
 
 
-class Item(NamedTuple):
-    """One storage as it was put away, in the order of the forward."""
+@dataclass(slots=True)
+class Item:
+    """One storage as it was put away, in the order of the forward; born and died count operators."""
 
     path: str
     number: int
@@ -33,6 +35,8 @@ class Item(NamedTuple):
     nbytes: int
     stored: int
     codec: str
+    born: int = 0
+    died: int = 0
 
 
 class Pool:
@@ -40,6 +44,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.now = self.high = 0
+        self.clock = 0  # operators so far
         self._is_making = False  # a buffer, which operators see before it is noted
         self._storages: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
 
@@ -77,10 +82,16 @@ class FakeSlot:
 
     payload = None
 
-    def __init__(self, pool: Pool, nbytes: int) -> None:
+    def __init__(self, pool: Pool, nbytes: int, item: Item) -> None:
         self.nbytes = nbytes
         pool.add(nbytes)
-        weakref.finalize(self, pool.remove, nbytes).atexit = False
+        item.born = item.died = pool.clock
+        weakref.finalize(self, _end, pool, nbytes, item).atexit = False
+
+
+def _end(pool: Pool, nbytes: int, item: Item) -> None:
+    pool.remove(nbytes)
+    item.died = pool.clock
 
 
 class Silent:
@@ -124,6 +135,7 @@ class FakeShelf(Shelf):
         nbytes = self.rates.nbytes(stored.path, role, plan, numel, stored.nbytes)
         if nbytes >= stored.nbytes and plan.tier != DISK:
             return None
-        self.items.append(Item(*stored.site, role.name, stored.nbytes, nbytes, plan.codec.name))
+        item = Item(*stored.site, role.name, stored.nbytes, nbytes, plan.codec.name)
+        self.items.append(item)
         held = 0 if plan.tier == DISK else nbytes
-        return Part(Silent(plan.codec), FakeSlot(self.pool, held), plan)  # pyright: ignore[reportArgumentType]
+        return Part(Silent(plan.codec), FakeSlot(self.pool, held, item), plan)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,203 @@
+"""The plan of one session under a budget: made, followed, made again. See budget.py for the order of events.
+
+Sites name tensors from step to step: the module's path and the number of the save in its forward. What was not foreseen
+(another path through the model) is kept in the most frugal way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from slimgrad.errors import ConfigError
+from slimgrad.ledger import Sums
+from slimgrad.planner.budget_size import used_now
+from slimgrad.planner.choices import CHOICES, DISK, KEEP, Cost, Site, Timeline, choose
+from slimgrad.planner.fake_run import Prediction, Workload, predict
+from slimgrad.planner.fit_batch import RESERVE
+from slimgrad.planner.out_of_memory import give_back_memory
+from slimgrad.policy import COMPRESS, Plan, RoleBound
+from slimgrad.policy import DISK as DISK_TIER
+from slimgrad.roles import Role
+
+if TYPE_CHECKING:
+    from slimgrad.session import Session
+
+KEPT_PLAN = Plan(None, reason="fits in the budget")
+DRIFT = 0.1  # share by which stored bytes may differ from the plan's before it is made again
+DISK_BANDWIDTH = 500e6  # bytes/s, until a step has measured what swapping costs
+CODE_BANDWIDTH = 1e9  # bytes/s of encode and decode together, until a step has measured it
+MIN_SWAPPED = 1 << 16  # bytes: below, a write costs more than it frees
+MIB = 1 << 20
+
+
+class _Loss(nn.Module):
+    """Stands for the criterion: a log-softmax and its gradient are what most losses add to the peak."""
+
+    def forward(self, output: Any, target: object) -> torch.Tensor:
+        outputs = [value for value in _tensors(output) if value.is_floating_point() and value.requires_grad]
+        return torch.stack([torch.log_softmax(value, -1).sum() for value in outputs]).sum()
+
+
+class Planned:
+    """Choices by site, and what they were made from."""
+
+    def __init__(self, budget: int, allowed: Sequence[str], counts_live: bool) -> None:
+        self.budget, self.limit = budget, int(budget * (1 - RESERVE))
+        self.allowed, self.counts_live = tuple(allowed), counts_live
+        self.choices: dict[Site, str] = {}
+        self.costs: dict[Site, Cost] = {}
+        self.peak = 0  # predicted, of the kind that the budget counts
+        self.n_plans = 0
+        self.remark = ""
+        self._key: list[list[int]] | None = None  # shapes of the inputs that the plan is for
+        self._timeline: Timeline | None = None
+        self._prediction: Prediction | None = None
+        self._planned_after = -1  # the step whose measurements the plan is made from; -1: none, the plan is frugal
+        self._is_loaded = False
+
+    def plan(self, site: Site, role: Role, tensor: torch.Tensor, bound: RoleBound) -> Plan:
+        """Return how to keep the tensor that is saved at this site."""
+        choice = self.choices.get(site, self.allowed[-1])
+        if choice == KEEP:
+            return KEPT_PLAN
+        plan = COMPRESS.plan(role, tensor, bound)
+        if choice == DISK and plan.codec is not None and tensor.untyped_storage().nbytes() >= MIN_SWAPPED:
+            return plan._replace(tier=DISK_TIER)
+        return plan
+
+    def before_forward(self, session: Session, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Plan where there is something to plan from: new shapes, a first measured step, ratios that drifted."""
+        key = [list(tensor.shape) for tensor in _tensors(args)]
+        session.progress.begin_forward()
+        n_steps = session.progress.n_steps
+        if key != self._key:
+            self._trace(session, module, args, key)
+        elif self._timeline is not None and n_steps > max(self._planned_after, 0):
+            last = session.shelf.ledger.snapshot().last
+            if self._planned_after < 0 or self._has_drifted(last):
+                self._replan(last)
+            self._planned_after = n_steps
+
+    def _trace(self, session: Session, module: nn.Module, args: tuple[Any, ...], key: list[list[int]]) -> None:
+        """Run the step on fake tensors, take the most frugal plan, and refuse what cannot fit."""
+        is_resumed, self._is_loaded = self._is_loaded and self._key is None, False
+        self._key, self._planned_after = key, -1
+        if len(args) != 1 or not isinstance(args[0], torch.Tensor):
+            self.remark = "the model takes more than one tensor: nothing is predicted, the most frugal plan is used"
+            return
+        source = args[0]
+
+        def example(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.empty(source.shape, dtype=source.dtype), torch.empty(0)
+
+        work = Workload(module, example, _Loss)
+        try:
+            found = predict(work, len(source), policy=COMPRESS, bound=session.attached.bound)
+        except Exception as error:  # whatever the model does with values that are not there
+            self.remark = f"the model cannot run on fake tensors ({type(error).__name__}): the most frugal plan is used"
+            return
+        self._prediction = found
+        self._timeline = Timeline(found.items, found.moments, found.static)
+        self._set_costs(Sums())
+        if not is_resumed:
+            self.choices = {site: self._frugal(site) for site in self._timeline.sites}
+        self.peak = self._peak()
+        self.n_plans += 1
+        if self.peak > self.limit:
+            self._refuse(len(source))
+
+    def _frugal(self, site: Site) -> str:
+        return min(self.allowed, key=lambda choice: self.costs[site].nbytes[CHOICES.index(choice)])
+
+    def _refuse(self, batch: int) -> None:
+        assert self._prediction is not None
+        base = self._offset() + self._prediction.static
+        smaller = int(batch * max(self.limit - base, 0) / max(self.peak - base, 1))
+        would = [f"a budget of {self.peak / (1 - RESERVE) / MIB:,.0f} MiB"]
+        would += [f"a batch of {smaller}"] if smaller else []
+        would += [] if DISK in self.allowed else ["policy=slimgrad.Hybrid(...), which swaps to disk"]
+        raise ConfigError(
+            f"expected a step that fits in {self.budget / MIB:,.0f} MiB less {RESERVE:.0%}, got a predicted peak of "
+            f"{self.peak / MIB:,.0f} MiB with everything coded ({base / MIB:,.0f} MiB are there before the step); "
+            f"this would fit: {', '.join(would)}"
+        )
+
+    def _replan(self, last: Sums) -> None:
+        """Make the plan from what the last step measured."""
+        assert self._timeline is not None
+        self._set_costs(last)
+        self.choices = choose(self._timeline, self.costs, self.limit - self._offset(), self.allowed)
+        self.peak = self._peak()
+        self.n_plans += 1
+
+    def _set_costs(self, measured: Sums) -> None:
+        assert self._prediction is not None
+        for item in self._prediction.items:
+            site, stored, seconds = (item.path, item.number), item.stored, item.nbytes / CODE_BANDWIDTH
+            before = self.costs.get(site)
+            coded = measured.coded.get((item.path, item.role))
+            if coded is not None and coded.nbytes_in:
+                stored = int(item.nbytes * coded.nbytes_out / coded.nbytes_in)
+                seconds = (coded.encode_seconds + coded.decode_seconds) * item.nbytes / coded.nbytes_in
+            elif before is not None and measured.coded:
+                continue  # kept in that step: what is known of it stays
+            swapped = seconds + 2 * stored / DISK_BANDWIDTH
+            on_disk = 0 if item.nbytes >= MIN_SWAPPED else stored
+            self.costs[site] = Cost((item.nbytes, stored, on_disk), (0.0, seconds, swapped))
+
+    def _has_drifted(self, last: Sums) -> bool:
+        """Return whether the bytes that a step stored are not those of the plan any more."""
+        paths = {site[0] for site, choice in self.choices.items() if choice != KEEP}
+        planned = sum(self.costs[site].nbytes[1] for site, choice in self.choices.items() if choice != KEEP)
+        stored = sum(coded.nbytes_out for (path, _), coded in last.coded.items() if path in paths)
+        return abs(stored - planned) > DRIFT * max(planned, 1)
+
+    def _peak(self) -> int:
+        assert self._timeline is not None
+        return self._timeline.peak(self.choices, self.costs) + self._offset()
+
+    def _offset(self) -> int:
+        """Return what there is before a step beyond what the fake run counts: code, libraries, other tensors."""
+        if self.counts_live:
+            return 0
+        assert self._prediction is not None
+        give_back_memory()
+        return used_now() - self._prediction.static
+
+    def remarks(self) -> list[str]:
+        """Return the plan as a table of lines, for the report."""
+        if self._timeline is None:
+            return [f"budget {self.budget / MIB:,.0f} MiB: {self.remark}"] if self.remark else []
+        kind = "frugal, before the first measured step" if self._planned_after < 0 else "measured"
+        sizes = f"budget {self.budget / MIB:,.0f} MiB, predicted peak {self.peak / MIB:,.0f} MiB"
+        lines = [
+            f"{sizes}; plan {self.n_plans} ({kind}):",
+            f"  {'':6}{'tensors':>8}{'original':>14}{'in memory':>14}{'seconds':>10}",
+        ]
+        for number, choice in enumerate(CHOICES):
+            costs = [self.costs[site] for site, one in self.choices.items() if one == choice and site in self.costs]
+            if costs:
+                sizes = [sum(cost.nbytes[k] for cost in costs) / MIB for k in (0, number)]
+                seconds = sum(cost.seconds[number] for cost in costs)
+                lines.append(f"  {choice:6}{len(costs):8}{sizes[0]:10,.1f} MiB{sizes[1]:10,.1f} MiB{seconds:10.3f}")
+        return ["\n".join(lines)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the plan, so that a resumed run is the same run."""
+        return {"choices": [(*site, choice) for site, choice in self.choices.items()], "key": self._key}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.choices = {(path, number): choice for path, number, choice in state["choices"]}
+        self._key, self._is_loaded = None, True
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return [tensor for part in value for tensor in _tensors(part)] if isinstance(value, (list, tuple)) else []

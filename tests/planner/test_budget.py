@@ -1,0 +1,159 @@
+"""Budget and Hybrid: what is planned fits when it runs, and what cannot fit is refused before it does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from slimgrad import Budget, Compress, ConfigError, Hybrid, Relative, attach
+from slimgrad.planner.choices import CODE, KEEP
+from slimgrad.planner.fake_run import Workload, predict, sgd
+from slimgrad.planner.meters import Live
+from slimgrad.planner.planned import _Loss
+
+BATCH = 16
+
+
+class Task:
+    """A small net and its training step."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        blocks = [
+            part for _ in range(3) for part in (nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(True))
+        ]
+        self.net = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *blocks, nn.Flatten(), nn.Linear(16 * 1024, 10))
+        self.criterion = nn.CrossEntropyLoss()
+        self.optimizer = sgd(self.net.parameters())
+        for parameter in self.net.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+        self.x, self.y = example(BATCH)
+
+    def step(self) -> None:
+        self.optimizer.zero_grad(set_to_none=False)
+        self.criterion(self.net(self.x), self.y).backward()
+        self.optimizer.step()
+
+    def gradients(self) -> list[torch.Tensor]:
+        self.optimizer.zero_grad(set_to_none=False)
+        self.criterion(self.net(self.x), self.y).backward()
+        return [parameter.grad.clone() for parameter in self.net.parameters() if parameter.grad is not None]
+
+
+def example(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
+
+
+def bounds_of_the_peak() -> tuple[int, int]:
+    """Return the predicted peak with everything coded, and with everything kept."""
+    work = Workload(Task().net, example, _Loss)
+    return predict(work, BATCH, policy=Compress(), bound=Relative(0.5)).peak, predict(work, BATCH).peak
+
+
+def test_a_sweep_of_budgets_is_predicted_right():
+    low, high = bounds_of_the_peak()
+    verdicts = []
+    for budget in np.linspace(0.8 * low, 1.2 * high, 20):
+        task = Task()
+        with attach(task.net, task.criterion, bound=Relative(0.5), policy=Budget(int(budget), "live")) as session:
+            try:
+                for _ in range(2):
+                    task.step()
+                peak = Live(session).peak_of(task.step)
+            except ConfigError:
+                verdicts.append(False)
+                assert budget * 0.95 < 1.02 * low
+                continue
+        verdicts.append(True)
+        assert peak <= budget, f"{peak} in {budget}"
+    assert verdicts == sorted(verdicts)
+    assert not verdicts[0]
+    assert sum(verdicts) >= 12
+
+
+def test_the_first_step_is_frugal_and_later_ones_keep_what_fits():
+    low, high = bounds_of_the_peak()
+    task = Task()
+    with attach(task.net, task.criterion, bound=Relative(0.5), policy=Budget((low + high) // 2, "live")) as session:
+        task.step()
+        assert set(session.planned.choices.values()) == {CODE}
+        task.step()
+        task.step()
+        assert set(session.planned.choices.values()) == {CODE, KEEP}
+        text = str(session.report())
+    assert "predicted peak" in text
+    assert "keep" in text
+
+
+def test_with_room_for_all_nothing_is_coded_and_gradients_are_exact():
+    task = Task()
+    with attach(task.net, task.criterion, bound=Relative(0.5), policy=Budget("1TiB", "live")) as session:
+        task.step()
+        exact = [task.gradients() for _ in range(2)][-1]
+        assert set(session.planned.choices.values()) == {KEEP}
+        with session.paused():
+            plain = task.gradients()
+    assert all(torch.equal(a, b) for a, b in zip(exact, plain, strict=True))
+
+
+def test_what_cannot_fit_is_refused_before_the_first_step():
+    task = Task()
+    with (
+        attach(task.net, task.criterion, policy=Budget("2MiB", "live")),
+        pytest.raises(
+            ConfigError, match=r"expected a step that fits in 2 MiB .* this would fit: a budget of .*Hybrid"
+        ),
+    ):
+        task.step()
+
+
+def test_other_shapes_are_planned_anew():
+    _, high = bounds_of_the_peak()
+    task = Task()
+    with attach(task.net, task.criterion, bound=Relative(0.5), policy=Budget(high, "live")) as session:
+        task.step()
+        task.step()
+        n_plans = session.planned.n_plans
+        task.x, task.y = example(BATCH // 2)
+        task.step()
+        assert session.planned.n_plans == n_plans + 1
+        assert set(session.planned.choices.values()) == {CODE}
+
+
+def test_the_plan_is_part_of_the_state():
+    low, high = bounds_of_the_peak()
+    policy = Budget((low + high) // 2, "live")
+    task = Task()
+    with attach(task.net, task.criterion, bound=Relative(0.5), policy=policy) as session:
+        for _ in range(3):
+            task.step()
+        state, choices = session.state_dict(), dict(session.planned.choices)
+    with attach(task.net, task.criterion, bound=Relative(0.5), policy=policy) as session:
+        session.load_state_dict(state)
+        task.step()
+        assert session.planned.choices == choices
+
+
+def test_hybrid_goes_below_what_codes_can(tmp_path):
+    low, _ = bounds_of_the_peak()
+    budget = int(low * 0.97 / 0.95)
+    task = Task()
+    with attach(task.net, task.criterion, bound=Relative(0.1), policy=Hybrid(budget, tmp_path, "live")) as session:
+        for _ in range(3):
+            task.step()
+        assert "disk" in session.planned.choices.values()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_resident_set_is_what_counts_by_default():
+    task = Task()
+    with attach(task.net, task.criterion, policy=Budget("100%")) as session:
+        task.step()
+        assert session.planned.peak > 100 << 20  # torch itself is in it
+    with pytest.raises(ConfigError, match=r"expected a memory budget"):
+        Budget("lots")
+    with pytest.raises(ConfigError, match=r"expected counts="):
+        Budget("1GiB", "swap")
