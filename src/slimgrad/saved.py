@@ -152,7 +152,10 @@ class Stored:
     def decoded_values(self, part: Part) -> torch.Tensor | None:
         """Return the values of a part, one-dimensional, if somebody still has them decoded."""
         storage = self.decoded[1]() if self.decoded is not None and self.decoded[0] is part else None
-        return None if storage is None else torch.empty(0, dtype=self.dtype, device=storage.device).set_(storage)
+        if storage is None:
+            return None
+        device = storage.device if self.guard is None else self.guard.device  # a fake tensor's storage is on "meta"
+        return torch.empty(0, dtype=self.dtype, device=device).set_(storage)
 
     def decode(self, part: Part, buffers: Buffers) -> torch.Tensor:
         """Return the values of a part, one-dimensional, in a pooled buffer."""

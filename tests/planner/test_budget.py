@@ -103,9 +103,7 @@ def test_what_cannot_fit_is_refused_before_the_first_step():
     task = Task()
     with (
         attach(task.net, task.criterion, policy=Budget("2MiB", "live")),
-        pytest.raises(
-            ConfigError, match=r"expected a step that fits in 2 MiB .* this would fit: a budget of .*Hybrid"
-        ),
+        pytest.raises(ConfigError, match=r"expected a step that fits in 2 MiB .* this would fit: a budget of .*Hybrid"),
     ):
         task.step()
 

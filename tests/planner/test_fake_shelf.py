@@ -35,5 +35,6 @@ def test_the_end_of_a_step_gives_back_all_but_the_first_pages():
     pool.trim()
     assert pool.high == WARM
     pool.add(WARM + 9)
+    assert pool.touched == WARM + (1 << 21)
     pool.trim()
     assert pool.high == WARM + 9

@@ -85,7 +85,7 @@ class FakeLive(LiveBytes):
     """Live bytes of fake tensors, which have no address; what lies in the pool counts there."""
 
     def __init__(self, pool: Pool | None = None) -> None:
-        super().__init__(None if pool is None else (lambda: pool.high))
+        super().__init__(None if pool is None else (lambda: pool.touched))
         self._pool = pool
         self.moments: list[Moment] = []
 

@@ -21,6 +21,7 @@ from slimgrad.policy import DISK, Plan
 from slimgrad.roles import Need, Role
 from slimgrad.saved import Part, Saved, Stored
 from slimgrad.shelf import Shelf
+from slimgrad.storage.pages import HUGE
 
 WARM = 1 << 24  # bytes that the heap does not give back at the end of a step; see storage/heap.py
 
@@ -47,6 +48,11 @@ class Pool:
         self.clock = 0  # operators so far
         self._is_making = False  # a buffer, which operators see before it is noted
         self._storages: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+
+    @property
+    def touched(self) -> int:
+        """Bytes that are resident: whole huge pages, as far as the pool ever reached in this step."""
+        return -(-self.high // HUGE) * HUGE
 
     def add(self, nbytes: int) -> None:
         self.now += nbytes
@@ -131,7 +137,7 @@ class FakeShelf(Shelf):
         assert plan.codec is not None
         numel = stored.nbytes // tensor.element_size()
         if role.need is Need.SIGN:
-            torch.empty(numel, dtype=torch.bool)  # the flags, before they are packed, count in the peak
+            self.pool.take(numel)  # the flags, before they are packed, count in the peak
         nbytes = self.rates.nbytes(stored.path, role, plan, numel, stored.nbytes)
         if nbytes >= stored.nbytes and plan.tier != DISK:
             return None
