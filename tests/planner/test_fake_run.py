@@ -66,12 +66,12 @@ def test_plain_and_checkpointed_peaks_are_right(checkpointed):
 
 
 @pytest.mark.parametrize("bound", [Relative(0.5), Exact()])
-def test_slim_peaks_are_within_a_tenth_and_measured_rates_are_nearer(bound):
+def test_slim_peaks_are_within_a_tenth_with_either_source_of_rates(bound):
     torch.manual_seed(0)
-    peak, rates = measured(Net(), 64, bound)
+    peak, rates = measured(Net(), 256, bound)  # large enough for huge pages not to matter
     work = Workload(Net, example)
-    assert predict(work, 64, policy=Compress(), bound=bound).peak == pytest.approx(peak, rel=0.1)
-    assert predict(work, 64, policy=Compress(), bound=bound, rates=rates).peak == pytest.approx(peak, rel=0.1)
+    assert predict(work, 256, policy=Compress(), bound=bound).peak == pytest.approx(peak, rel=0.1)
+    assert predict(work, 256, policy=Compress(), bound=bound, rates=rates).peak == pytest.approx(peak, rel=0.1)
 
 
 def test_what_is_saved_is_what_a_session_books():
