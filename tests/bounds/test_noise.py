@@ -37,8 +37,9 @@ def test_every_site_starts_at_the_same_relative_bound():
     assert bound.noise(bound.start()) is None
 
 
-def test_the_first_step_measures_everything():
-    assert Noise(0.05).wants(1, Noise(0.05).start()) == Request(gradients=None, errors=None, travels=None)
+def test_the_first_step_looks_at_every_site_and_keeps_no_original():
+    wanted = Noise(0.05).wants(1, Noise(0.05).start())
+    assert wanted == Request(gradients=None, errors=frozenset(), travels=frozenset())
 
 
 def test_too_much_noise_tightens_at_once_and_meets_the_aim():

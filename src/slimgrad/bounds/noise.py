@@ -35,7 +35,7 @@ from slimgrad.errors import ConfigError
 AIM = 0.7  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
 CAP = 4.0  # x e2: the most that one layer's own gradient may suffer ...
 AIM_OF_LAYER = 0.45  # ... and the share of that to aim at
-QUOTA = 1 / 16  # of all values: originals that may be kept in one step
+QUOTA, FIRST_QUOTA = 1 / 16, 1 / 4  # of all values: originals that may be kept in one step; until each was measured
 LOOSEN, LEAP = 2.0**0.5, 2.0  # at most, from one measurement to the next; where there is no danger
 LITTLE = 1 / 8  # of the aim: as long as less is expected, leaps do not reach it; nor do they from below START
 SOON = 20  # steps: as often errors are followed until each was once
@@ -73,7 +73,7 @@ class Noise:
     def wants(self, step: int, state: State) -> Request:
         sites = state["sites"]
         if not sites:
-            return Request(gradients=None, errors=None, travels=None)
+            return Request(gradients=None)  # originals of all sites at once would be the memory of a plain step
         since = max((first for first in FIRST_STEPS if first <= step), default=1)
         since = max(since, step - step % self.every)
         far: list[str] = []
@@ -209,7 +209,8 @@ def _sites(keys: Iterable[str]) -> frozenset[Site]:
 
 def _within_quota(keys: list[str], sites: Sites) -> list[str]:
     """Return the first of the keys, then as many others as fit."""
-    room = QUOTA * sum(entry["numel"] for entry in sites.values())
+    is_first = not all(entry["own"]["n"] for entry in sites.values() if entry["rel"])
+    room = (FIRST_QUOTA if is_first else QUOTA) * sum(entry["numel"] for entry in sites.values())
     chosen: list[str] = []
     for key in keys:
         if not chosen or sites[key]["numel"] <= room:
