@@ -83,3 +83,80 @@ def test_gradients_of_a_recorded_forward_are_those_of_a_plain_one(model, session
     with session.paused():
         model(x).sum().backward()
     assert torch.equal(recorded, model.linear.weight.grad)
+
+
+class Chain(nn.Module):
+    """Functions without modules: its own code saves all there is."""
+
+    error = None
+
+    def forward(self, x, repeats=1):
+        self.listened = bool(_get_current_function_mode_stack())
+        x = x.repeat(repeats, 1)
+        for _ in range(3):
+            x = nn.functional.gelu(x)
+        if self.error is not None:
+            raise self.error
+        return x
+
+
+@pytest.fixture
+def chain():
+    return Chain()
+
+
+@pytest.fixture
+def chained(chain):
+    with slimgrad.attach(chain, bound=slimgrad.Relative(0.25)) as session:
+        yield session
+    assert is_clean()
+
+
+def step(model, *args):
+    model(*args).sum().backward()
+
+
+def test_the_mode_rests_while_only_small_tensors_are_saved(chain, chained):
+    heard = []
+    for _ in range(3):
+        step(chain, torch.randn(4, 8, requires_grad=True))
+        heard.append(chain.listened)
+    assert heard == [True, False, False]
+    step(chain, torch.randn(5, 8, requires_grad=True))
+    assert chain.listened, "inputs of another size may save larger tensors"
+
+
+def test_a_first_step_with_a_tiny_batch_costs_the_next_one_nothing(chain, chained):
+    step(chain, torch.randn(4, 8, requires_grad=True))
+    step(chain, torch.randn(4000, 8, requires_grad=True))
+    assert chained.report().saved_ratio > 3
+
+
+def test_a_quiet_module_that_saves_something_large_keeps_it_and_is_heard_the_next_time(chain, chained):
+    x = torch.randn(4, 8, requires_grad=True)
+    for _ in range(2):
+        step(chain, x)
+    for expected in (False, True):
+        x.grad = None
+        step(chain, x, 1000)
+        assert chain.listened is expected
+        assert (chained.report().saved_ratio > 1.5) is expected
+    exact = torch.autograd.grad(Chain()(x, 1000).sum(), x)[0]
+    assert torch.allclose(x.grad, exact, rtol=0.05, atol=20.0)
+
+
+def test_a_module_that_saved_nothing_is_listened_to_when_it_does(chain, chained):
+    x = torch.randn(4000, 8)
+    for _ in range(2):  # frozen: nothing needs a gradient
+        chain(x)
+    step(chain, x.clone().requires_grad_())
+    assert chain.listened
+    assert chained.report().saved_ratio > 3
+
+
+def test_a_forward_that_raised_says_nothing_about_the_next(chain, chained):
+    chain.error = ValueError("no")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            chain(torch.randn(4, 8, requires_grad=True))
+        assert chain.listened

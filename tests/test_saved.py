@@ -14,7 +14,7 @@ from slimgrad.errors import ChangedInPlace
 from slimgrad.ledger import Ledger
 from slimgrad.policy import Compress
 from slimgrad.roles import Comparison, Need, Role, flag_role
-from slimgrad.saved import Kept, Leftovers, Rebuilt, Saved, Shaped, Stored, find, is_plain
+from slimgrad.saved import Kept, Leftovers, Rebuilt, Saved, Shaped, Stored, find, plain_storage
 from slimgrad.shelf import Shelf
 
 VALUES = Role("conv input", Need.VALUES)
@@ -93,12 +93,17 @@ def test_nothing_is_missing_for_a_shape_and_everything_for_values():
         torch.zeros(10),
         torch.zeros(100, 100).to_sparse(),
         torch.zeros(1).expand(100_000),
-        torch.zeros(5000).conj_physical()[:1],
+        torch.zeros(5000, dtype=torch.complex64).conj(),
     ],
-    ids=["small", "sparse", "expanded", "one value"],
+    ids=["small", "sparse", "expanded", "conjugated"],
 )
 def test_what_is_not_plain_memory_of_some_size(tensor):
-    assert not is_plain(tensor, 4096) or tensor.untyped_storage().nbytes() >= 4096
+    assert plain_storage(tensor, 4096) is None
+
+
+def test_plain_memory_counts_whole_whatever_view_of_it_is_saved():
+    tensor = torch.zeros(5000)
+    assert plain_storage(tensor[:1], 4096) is tensor.untyped_storage()
 
 
 COARSE = Relative(0.5)

@@ -35,6 +35,7 @@ LAYERS = (  # from the top; a module may import its own layer and those below
         "audit",
         "planner",
         "progress",
+        "quiet",
         "tuning",
         "measure",
         "readers",

@@ -22,13 +22,18 @@ from slimgrad.origins import (
     is_parameter,
     is_registered,
     is_result,
+    is_scaled,
+    is_scaled_result,
     is_view_of_parameter,
+    is_view_of_result,
     leaf_role,
     rebuilt_role,
 )
 from slimgrad.roles import BOOLEAN, EXACT, PARAMETER, UNKNOWN, Comparison, Need, Role, Window, flag_role
 
 INF = float("inf")
+LOG_SOFTMAX_NODE, SOFTMAX_NODES = "LogSoftmaxBackward0", ("SoftmaxBackward0", "SafeSoftmaxBackward0")
+EXACTLY = Need.EXACT  # a plain global: looking a member up in its Enum takes longer
 # Factors on the bound where an error is amplified: exp(qk - lse) in attention grows exponentially with the logits,
 # curved activations weigh an error by their second derivative. Measured gradient errors are in tests/test_consumers.py.
 ATTENTION_SCALE, CURVED_SCALE, SCATTERED_SCALE, LOG_SOFTMAX_ABSOLUTE = 1 / 64, 1 / 4, 1 / 8, 0.2
@@ -77,7 +82,7 @@ def role_of(tensor: torch.Tensor, call: Call | None) -> Role:
     if call is not None:
         consumer = CONSUMERS.get(call.function, UNKNOWN)
         role = consumer if isinstance(consumer, Role) else consumer(tensor, call)
-    if not role.is_exact:
+    if role.need is not EXACTLY:
         return role
     if tensor.dtype == torch.bool:
         return BOOLEAN
@@ -122,6 +127,8 @@ def _input_is(role: Role) -> Consumer:
     """Return the consumer for functions of which only the first argument has this role."""
 
     def consumer(tensor: torch.Tensor, call: Call) -> Role:
+        if call.args and call.args[0] is tensor:  # nearly always
+            return role
         return role if is_from(tensor, call.argument(0, "input")) else EXACT
 
     return consumer
@@ -228,7 +235,9 @@ def _dropout(tensor: torch.Tensor, call: Call) -> Role:
 
 
 def _cross_entropy(tensor: torch.Tensor, call: Call) -> Role:
-    return LOG_SOFTMAX if is_result(tensor, "LogSoftmaxBackward0") else EXACT
+    if is_view_of_result(tensor, LOG_SOFTMAX_NODE):
+        return LOSS_INPUT  # of logits with more than four dimensions, nll_loss saves a view
+    return LOG_SOFTMAX if is_result(tensor, LOG_SOFTMAX_NODE) else EXACT
 
 
 def _nll_loss(tensor: torch.Tensor, call: Call) -> Role:
@@ -241,11 +250,15 @@ def _attention(tensor: torch.Tensor, call: Call) -> Role:
         return QUERY_KEY
     if is_from(tensor, value):
         return VALUE
-    node = type(tensor.grad_fn).__name__
-    if node.startswith("ScaledDotProduct"):
+    if type(tensor.grad_fn).__name__.startswith("ScaledDotProduct"):
         return ATTENTION
-    if "SoftmaxBackward" in node:
-        return _softmax(tensor, Call(functional.softmax, (tensor, -1), None))  # composed of plain functions
+    # or else it is composed of plain functions: (a q) (a k)^T, softmax, dropout, and a product with v
+    if is_result(tensor, *SOFTMAX_NODES):
+        return _softmax(tensor, Call(functional.softmax, (tensor, -1), None))
+    if is_scaled(tensor, query) or is_scaled(tensor, key):
+        return QUERY_KEY
+    if is_scaled_result(tensor, *SOFTMAX_NODES):
+        return PRODUCT
     if tensor.grad_fn is None and call.argument(4, "dropout_p", 0.0):
         return DROPOUT if tensor.shape[-1] == key.shape[-2] else EXACT
     return EXACT

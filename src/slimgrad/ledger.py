@@ -21,6 +21,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 SMALL = "below min_bytes"
 UNKNOWN = "not recognised"
@@ -215,10 +216,8 @@ class Ledger:
     def _fold(self) -> None:
         with self._lock:
             events = self._events
-            for _ in range(
-                len(events)
-            ):  # at least; an event that another thread adds meanwhile waits for the next fold
-                _fold_event(self._step, events.popleft())
+            # at least so many; an event that another thread adds meanwhile waits for the next fold
+            _fold(self._step, [events.popleft() for _ in range(len(events))])
 
 
 def ratio(nbytes_in: int, nbytes_out: int) -> float:
@@ -228,30 +227,41 @@ def ratio(nbytes_in: int, nbytes_out: int) -> float:
     return nbytes_in / nbytes_out if nbytes_out else float("inf")
 
 
-def _fold_event(sums: Sums, event: tuple) -> None:
-    kind, path, role = event[:3]
+def _fold(sums: Sums, events: list[tuple]) -> None:
+    by_key = sums.coded
+    for event in events:
+        kind = event[0]
+        if kind == _PACK:
+            _, path, role, codec, nbytes_in, nbytes_out, seconds, n = event
+            coded = by_key.get((path, role)) or _new(sums, path, role)
+            coded.n += n
+            coded.nbytes_in += nbytes_in
+            coded.nbytes_out += nbytes_out
+            coded.encode_seconds += seconds
+            coded.codecs.add(codec)
+        elif kind == _UNPACK:
+            _, path, role, seconds = event
+            coded = by_key.get((path, role)) or _new(sums, path, role)
+            coded.n_unpacked += 1
+            coded.decode_seconds += seconds
+        else:
+            _fold_rare(sums, *event)
+
+
+def _new(sums: Sums, path: str, role: str) -> Coded:
+    coded = sums.coded[path, role] = Coded()
+    return coded
+
+
+def _fold_rare(sums: Sums, kind: int, path: str, role: str, *details: Any) -> None:
     if kind == _KEPT:
-        _, _, _, nbytes, reason, detail, n = event
+        nbytes, reason, detail, n = details
         sums.kept.setdefault((path, role, reason, detail), Count()).add(Count(n, nbytes))
-        return
-    if kind == _REPEAT:
-        sums.repeats.setdefault((path, role), Count()).add(Count(1, event[3]))
-        return
-    if kind == _SKIPPED:
-        sums.skipped[event[3]] = sums.skipped.get(event[3], 0) + 1
-        return
-    coded = sums.coded.get((path, role))
-    if coded is None:
-        coded = sums.coded[path, role] = Coded()
-    if kind == _PACK:
-        _, _, _, codec, nbytes_in, nbytes_out, seconds, n = event
-        coded.n += n
-        coded.nbytes_in += nbytes_in
-        coded.nbytes_out += nbytes_out
-        coded.encode_seconds += seconds
-        coded.codecs.add(codec)
-    elif kind == _UNPACK:
-        coded.n_unpacked += 1
-        coded.decode_seconds += event[3]
+    elif kind == _REPEAT:
+        sums.repeats.setdefault((path, role), Count()).add(Count(1, *details))
+    elif kind == _SKIPPED:
+        (reason,) = details
+        sums.skipped[reason] = sums.skipped.get(reason, 0) + 1
     else:
-        coded.worst_error = max(coded.worst_error, event[3])
+        coded = sums.coded.get((path, role)) or _new(sums, path, role)
+        coded.worst_error = max(coded.worst_error, *details)

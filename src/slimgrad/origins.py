@@ -43,7 +43,7 @@ def is_registered(tensor: Any) -> bool:
 
 def is_parameter(tensor: torch.Tensor) -> bool:
     """Return whether the tensor has a parameter's values, possibly copied."""
-    leaf = None if is_view_of_parameter(tensor) else getattr(_origin(tensor)[0], "variable", tensor)
+    leaf = None if is_view_of_parameter(tensor) else getattr(_origin(tensor.grad_fn)[0], "variable", tensor)
     return leaf is None or is_registered(leaf)
 
 
@@ -52,7 +52,7 @@ def leaf_role(tensor: torch.Tensor, arguments: Iterable[Any]) -> Role | None:
 
     A cast among the arguments is the user's, who may have changed its values behind autograd's back.
     """
-    node, copy = _origin(tensor)
+    node, copy = _origin(tensor.grad_fn)
     if copy is None:
         return PARAMETER if is_registered(getattr(node, "variable", None)) else None
     leaf = getattr(copy.next_functions[0][0], "variable", None)
@@ -79,12 +79,17 @@ def is_from(tensor: torch.Tensor, argument: Any) -> bool:
         return False
     if tensor.untyped_storage() is argument.untyped_storage():
         return True
-    node, _ = _origin(tensor)
-    if node is None:
-        return False
-    if argument.grad_fn is None:
-        return getattr(node, "variable", None) is argument
-    return node is _origin(argument)[0]
+    return _made(argument, _origin(tensor.grad_fn)[0])
+
+
+def is_scaled(tensor: torch.Tensor, argument: Any) -> bool:
+    """Return whether the tensor is a multiple of the argument, or of a view or copy of it."""
+    return isinstance(argument, torch.Tensor) and _made(argument, _origin(_factor(tensor))[0])
+
+
+def is_scaled_result(tensor: torch.Tensor, *nodes: str) -> bool:
+    """Return whether the tensor is a multiple of what one of these nodes made."""
+    return type(_origin(_factor(tensor))[0]).__name__ in nodes
 
 
 def is_result(tensor: torch.Tensor, *nodes: str) -> bool:
@@ -92,9 +97,32 @@ def is_result(tensor: torch.Tensor, *nodes: str) -> bool:
     return type(tensor.grad_fn).__name__ in nodes
 
 
-def _origin(tensor: torch.Tensor) -> tuple[Any, Any]:
+def is_view_of_result(tensor: torch.Tensor, *nodes: str) -> bool:
+    """Return whether the tensor is a view or copy of what one of these nodes made, and not that itself."""
+    return not is_result(tensor, *nodes) and type(_origin(tensor.grad_fn)[0]).__name__ in nodes
+
+
+def _made(argument: torch.Tensor, node: Any) -> bool:
+    """Return whether this node made the values of the argument."""
+    if node is None:
+        return False
+    if argument.grad_fn is None:
+        return getattr(node, "variable", None) is argument
+    return node is _origin(argument.grad_fn)[0]
+
+
+def _factor(tensor: torch.Tensor) -> Any:
+    """Return the node of the first factor of a product with something that needs no gradient, else None."""
+    node = _origin(tensor.grad_fn)[0]
+    if type(node).__name__ not in ("MulBackward0", "MulBackward1"):  # by a tensor, by a number
+        return None
+    factors = [factor for factor, _ in node.next_functions if factor is not None]
+    return factors[0] if len(factors) == 1 else None
+
+
+def _origin(node: Any) -> tuple[Any, Any]:
     """Return the node that made the values, before views and copies, and the node of the last copy, if any."""
-    node, copy = tensor.grad_fn, None
+    copy = None
     for _ in range(MAX_NODES):
         if node is None:
             break

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 
@@ -65,6 +65,7 @@ class Compress:
     """Code everything; `codec` replaces the nested code for values (lossless roles keep their own codes)."""
 
     codec: str | Codec | None = None
+    is_constant: ClassVar[bool] = True  # plans follow from role, dtype, device and bound: a session may remember them
 
     def __post_init__(self) -> None:
         if self.codec is not None:

@@ -16,8 +16,13 @@ found by its frame, which runs no more, when the next outermost forward begins, 
 Note [Small tensors]. Most saved tensors are small, and hooks cost microseconds: these take the shortest way through
 pack and unpack, as a bare (tensor, version). A tensor without grad_fn cannot close a cycle and need not be detached.
 
-Note [The mode rests]. A function mode slows down every call and every attribute of a tensor. While a module runs whose
-forward is known to be one call of one function, its hook says as much, and the mode is taken off the stack.
+Note [Remembered plans]. Step after step the same site saves the same kind of tensor. Bound and plan of its first save are looked
+up once and remembered, unless the policy looks at more than role, dtype and device, or a bound has moved.
+
+Note [The mode rests]. A function mode slows down every call and every attribute of a tensor. It is taken off the stack
+while a module runs whose forward is known to be one call of one function, because its hook says as much, and while one
+runs that saved small tensors only in the last such forward (quiet.py). Should a quiet module save something large after
+all, that is kept as it is in this forward, and the module is quiet no more.
 """
 
 from __future__ import annotations
@@ -36,11 +41,25 @@ from torch.overrides import _push_mode as push_mode
 
 from slimgrad import recipes
 from slimgrad.attached import has_ended, storages_of
-from slimgrad.consumers import COMPOSITES, SIMPLE_MODULES, Call, call_of, role_of
+from slimgrad.consumers import COMPOSITES, EXACTLY, SIMPLE_MODULES, Call, call_of, role_of
 from slimgrad.errors import ConfigError
 from slimgrad.ledger import BUFFER, INPUT, PARAMETER, SMALL
+from slimgrad.policy import Plan, RoleBound
+from slimgrad.quiet import Quiet
 from slimgrad.roles import Need, Role
-from slimgrad.saved import Kept, Leftovers, Packed, Rebuilt, Saved, Shaped, Stored, changed_in_place, find, is_plain
+from slimgrad.saved import (
+    NOTE,
+    Kept,
+    Leftovers,
+    Packed,
+    Rebuilt,
+    Saved,
+    Shaped,
+    Stored,
+    changed_in_place,
+    find,
+    plain_storage,
+)
 
 if TYPE_CHECKING:
     from slimgrad.session import Session
@@ -49,8 +68,11 @@ autograd = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]
 functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
 PLAIN_CALL = (torch.Tensor,)  # classes in a call's arguments that have a __torch_function__, where none is special
 FUNCTIONAL_ADVICE = "torch.func cannot see through saved-tensor hooks, call it under: with session.paused(): ..."
-MODULE, PATH, N_SAVES, RESTS = FRAME = range(4)  # a frame; RESTS: whether the function mode does
+# Of a forward that is running: ..., small saves before it, and whether the mode was on the stack before it
+MODULE, PATH, N_SAVES, IS_QUIET, N_SMALL, LISTENED = FRAME = range(6)
 IN_CHECKPOINT = "inside torch.utils.checkpoint"
+KEPT_ELSEWHERE = (Need.PARAMETER, Need.REBUILD)
+MAX_PLANS = 1 << 14
 
 
 class Recorder(TorchFunctionMode):
@@ -59,7 +81,8 @@ class Recorder(TorchFunctionMode):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self.session, self.shelf, self.progress = session, session.shelf, session.progress
-        self.tuning = session.tuning
+        self.tuning, self.policy, self.min_bytes = session.tuning, session.policy, session.min_bytes
+        self.is_constant = getattr(session.policy, "is_constant", False)
         self.moves_exact = getattr(session.policy, "moves_exact", False)
         self.makes_again = getattr(session.policy, "makes_again", False)
         self.hooks = (self.pack, self.unpack)
@@ -70,8 +93,11 @@ class Recorder(TorchFunctionMode):
         self.small_below = session.min_bytes
         self.function: tuple[Any, Any, Any] | None = None  # that is running: function, args, kwargs
         self.module: tuple[nn.Module, Any] | None = None  # that is running, and its args, while the mode rests
+        self.listens = False  # whether the mode is on the stack; Note [The mode rests]
+        self.quiet = Quiet()
         self.inputs: set[torch.UntypedStorage] = set()  # of the forward that is running: its caller keeps them alive
         self.constants: set[torch.UntypedStorage] | None = None  # parameters and buffers; made when first asked for
+        self.plans: dict[Any, tuple[RoleBound, Plan]] = {}  # Note [Remembered plans]
         self.left = Leftovers()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -99,23 +125,24 @@ class Recorder(TorchFunctionMode):
             return self.left.leave(tensor, SMALL)
         if nbytes < self.small_below:  # Note [Small tensors]
             self.left.small_sizes.append(nbytes)
-            return (tensor if tensor.grad_fn is None else tensor.detach()), tensor._version
-        if not is_plain(tensor, self.session.min_bytes):
+            return (tensor if tensor.is_leaf else tensor.detach()), tensor._version
+        storage = plain_storage(tensor, self.min_bytes)
+        if storage is None:
             return self.left.leave(tensor, SMALL)
         call = self._call()
         role = role_of(tensor, call)  # who reads it, what of it
-        storage = tensor.untyped_storage()
-        kept = self._kept_elsewhere(tensor, storage, role)
-        if kept is not None:
-            return kept
+        if role.need in KEPT_ELSEWHERE or tensor.is_leaf or storage in self.inputs:
+            kept = self._kept_elsewhere(tensor, storage, role)
+            if kept is not None:
+                return kept
         if self.makes_again and (again := recipes.packed(tensor, role)) is not None:
             self.shelf.put_rebuilt(self.path, storage, role)
             return again
-        found = find(tensor, storage)  # same storage and version: one Stored, strictest need
+        found = find(tensor, storage) if hasattr(storage, NOTE) else None  # same storage and version: strictest need
         if found is None:
             site = self._next_site()
             first = self.progress.hints.get(site, role)
-            if first.is_exact and not self.moves_exact:
+            if first.need is EXACTLY and not self.moves_exact:
                 return self.left.keep_exact(tensor, storage, first, self.path, call)
             stored = Stored(tensor, storage, site)
             if first is not role:
@@ -149,24 +176,43 @@ class Recorder(TorchFunctionMode):
 
     def _provide(self, stored: Stored, tensor: torch.Tensor, role: Role, call: Call | None) -> None:
         """Make sure that what the role needs is stored."""
-        bound = stored.coded_bound(self.tuning.bound_at(self.path, stored.site))
-        missing = stored.missing(role, bound)
-        if missing is None:
-            if stored.guard is None:
-                self.shelf.put_shape(stored, tensor, role)
-            return
-        if stored.guard is not None:  # what is stored is not enough
-            self.progress.learn(stored.site, missing)
-        planned, coded_role = self.session.planned, stored.coded_role(missing)
-        if planned is None:
-            plan = self.session.policy.plan(coded_role, tensor, bound)
+        if stored.guard is None:  # nothing is
+            if role.need is Need.SHAPE:
+                return self.shelf.put_shape(stored, tensor, role)
+            missing, (bound, plan) = role, self._planned(stored.site, role, tensor)
         else:
-            plan = planned.plan(stored.site, coded_role, tensor, bound)
-        self.shelf.put(stored, tensor, missing, plan, "" if call is None else call.name)
+            bound = stored.coded_bound(self.tuning.bound_at(self.path, stored.site))
+            missing = stored.missing(role, bound)
+            if missing is None:
+                return None
+            self.progress.learn(stored.site, missing)
+            plan = self._plan(stored.site, stored.coded_role(missing), tensor, bound)
+        self.shelf.put(stored, tensor, missing, plan, call)
         if missing.need is not Need.SIGN:
             stored.role, stored.bound = missing, bound
         if self.tuning.meter.is_on:
             self.tuning.meter.note(stored, tensor, bound)
+        return None
+
+    def _planned(self, site: tuple[str, int], role: Role, tensor: torch.Tensor) -> tuple[RoleBound, Plan]:
+        """Return bound and plan for the first save at a site; see Note [Remembered plans]."""
+        key = site, role, tensor.dtype, tensor.is_cpu
+        planned = self.plans.get(key)
+        if planned is None:
+            bound = self.tuning.bound_at(site[0], site)
+            planned = bound, self._plan(site, role, tensor, bound)
+            if (
+                self.is_constant
+                and self.session.planned is None
+                and role.need is not Need.INDEX
+                and len(self.plans) < MAX_PLANS
+            ):
+                self.plans[key] = planned
+        return planned
+
+    def _plan(self, site: tuple[str, int], role: Role, tensor: torch.Tensor, bound: RoleBound) -> Plan:
+        planned = self.session.planned
+        return self.policy.plan(role, tensor, bound) if planned is None else planned.plan(site, role, tensor, bound)
 
     def _kept_elsewhere(self, tensor: torch.Tensor, storage: torch.UntypedStorage, role: Role) -> Packed | None:
         """Return what to keep of a tensor that stays alive anyway: parameters, buffers, the caller's inputs."""
@@ -201,6 +247,9 @@ class Recorder(TorchFunctionMode):
         return frame[PATH], frame[N_SAVES]
 
     def _call(self) -> Call | None:
+        """Return the call that saves a tensor which is large enough to ask."""
+        if self.frames:
+            self.frames[-1][IS_QUIET] = False
         if self.function is not None:
             return Call(*self.function)
         return None if self.module is None else call_of(*self.module)
@@ -209,13 +258,18 @@ class Recorder(TorchFunctionMode):
         """Begin the forward of an attached module; see Note [Who records]."""
         if self.is_on:
             if path not in self.session.attached.root_paths or not has_ended(self.caller):
-                self.frames.append([module, path, 0, type(module) in SIMPLE_MODULES and self._rest(module, args)])
+                is_known = type(module) in SIMPLE_MODULES and not self.makes_again and _is_as_its_class(module)
+                self.module = (module, args) if is_known else None
+                listened = self._listen(not is_known and (self.makes_again or path not in self.quiet))
+                self.frames.append([module, path, 0, not is_known, len(self.left.small_sizes), listened])
                 return
             self.remove()
         if self.n_paused == 0 and torch.is_grad_enabled():
-            self.install(module, path, sys._getframe(2))
-            if self.is_on and self.caller is not None:
-                self.inputs = storages_of((args, self.caller.f_locals.get("kwargs")))
+            caller = sys._getframe(2)
+            inputs = storages_of((args, caller.f_locals.get("kwargs")))
+            self.quiet.begin(path, sum(storage.nbytes() for storage in inputs))
+            self.install(module, path, caller)
+            self.inputs = inputs if self.is_on else set()
         elif path in self.session.attached.root_paths:
             self.shelf.ledger.record_skipped()
 
@@ -224,24 +278,27 @@ class Recorder(TorchFunctionMode):
         frames = self.frames
         while frames and (frames[-1][MODULE] is module or any(frame[MODULE] is module for frame in frames)):
             frame = frames.pop()
-            if frame[RESTS]:
-                self.module = None
-                push_mode(self)
+            self.module = None
+            has_saved = not frame[IS_QUIET] or len(self.left.small_sizes) > frame[N_SMALL]
+            if has_saved and sys.exc_info()[1] is None:  # a frozen module, or half a forward, says nothing
+                self.quiet.note(frame[PATH], is_loud=not frame[IS_QUIET])
+            self._listen(frame[LISTENED])
             if not frames:
                 _explain_functional(sys.exc_info()[1])
                 self.remove()
             if frame[MODULE] is module:
                 return
 
-    def _rest(self, module: nn.Module, args: tuple[Any, ...]) -> bool:
-        """Let the function mode rest during a forward of which the function is known; return whether it does."""
-        if self.makes_again or module._forward_pre_hooks or "forward" in module.__dict__:
-            return False  # another input, or another forward, than the class has
-        if not self._is_on_top():
-            return False
-        pop_mode()
-        self.module = module, args
-        return True
+    def _listen(self, wish: bool) -> bool:
+        """Put the function mode on the stack, or take it off where it is on top; return whether it was there before."""
+        before = self.listens
+        if wish and not before:
+            push_mode(self)
+            self.listens = True
+        elif before and not wish and self._is_on_top():
+            pop_mode()
+            self.listens = False
+        return before
 
     def _is_on_top(self) -> bool:
         """Return whether our mode is the next to be asked: not so inside a function, or under a mode of others."""
@@ -251,7 +308,7 @@ class Recorder(TorchFunctionMode):
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
         """Take the hooks away and put them back."""
-        was_on, frames, caller, inputs = self.is_on, self.frames, self.caller, self.inputs
+        was_on, listened, frames, caller, inputs = self.is_on, self.listens, self.frames, self.caller, self.inputs
         self.remove()
         self.n_paused += 1
         try:
@@ -260,6 +317,7 @@ class Recorder(TorchFunctionMode):
             self.n_paused -= 1
             if was_on:
                 self.install(None, "", caller)
+                self._listen(listened)
                 self.frames, self.inputs = frames, inputs
 
     def install(self, module: object, path: str, caller: FrameType | None) -> None:
@@ -277,9 +335,12 @@ class Recorder(TorchFunctionMode):
                 self.left.outer, self.small_below = outer, 0
                 self.progress.meet(outer[0])
         self.session.begin_forward()
+        if self.tuning.states:
+            self.plans.clear()  # adaptive bounds may have moved
         autograd._push_saved_tensors_default_hooks(*self.hooks)
-        push_mode(self)
-        self.is_on, self.caller, self.frames = True, caller, [[module, path, 0, False]]
+        is_module = isinstance(module, nn.Module)  # and not the code of a recording()
+        self._listen(not is_module or self.makes_again or path not in self.quiet)
+        self.is_on, self.caller, self.frames = True, caller, [[module, path, 0, is_module, 0, False]]
 
     def remove(self) -> None:
         """Remove hooks and function mode, and what was noted for this forward."""
@@ -290,13 +351,18 @@ class Recorder(TorchFunctionMode):
         top = autograd._top_saved_tensors_default_hooks(True)
         if top is not None and top[0] is self.hooks[0]:
             autograd._pop_saved_tensors_default_hooks()
-        if self._is_on_top():
-            pop_mode()
-        self.is_on, self.caller, self.frames = False, None, []
+        self._listen(False)
+        self.is_on, self.listens, self.caller, self.frames = False, False, None, []
         self.function, self.module, self.constants, self.inputs = None, None, None, set()
         self.small_below = self.session.min_bytes
+        self.quiet.end()
         self.left.end_forward(self.shelf.ledger)
         self.session.end_forward()
+
+
+def _is_as_its_class(module: nn.Module) -> bool:
+    """Return whether nothing gives this module another input, or another forward, than its class has."""
+    return not module._forward_pre_hooks and "forward" not in module.__dict__
 
 
 def _explain_functional(error: BaseException | None) -> None:

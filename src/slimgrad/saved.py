@@ -133,10 +133,11 @@ class Stored:
     def coded_bound(self, bound: RoleBound) -> RoleBound:
         return bound if self.bound is None else stricter(self.bound, bound)
 
-    def watch(self, tensor: torch.Tensor) -> None:
-        """Follow the tensor's version without keeping its memory; Note [Changed in place]."""
+    def watch(self, source: torch.Tensor) -> None:
+        """Follow the version of a detached tensor without keeping its memory; Note [Changed in place]."""
         if self.guard is None:
-            self.guard = versioned(tensor)
+            source.data = _nothing(source.device)
+            self.guard = source
 
     def keep(self, tensor: torch.Tensor) -> None:
         """Keep the tensor as it is; coded forms are not needed any more."""
@@ -160,9 +161,10 @@ class Stored:
     def decode(self, part: Part, buffers: Buffers) -> torch.Tensor:
         """Return the values of a part, one-dimensional, in a pooled buffer."""
         values = restored(part.codec, part.slot, Form(self.nbytes, self.dtype), buffers)
-        storage = values.untyped_storage()
-        setattr(storage, NOTE, weakref.ref(self))
-        self.decoded = (part, weakref.ref(storage))
+        if self.n_saves > 1 or torch.is_grad_enabled():  # somebody may ask for it, or save it, again
+            storage = values.untyped_storage()
+            setattr(storage, NOTE, weakref.ref(self))
+            self.decoded = (part, weakref.ref(storage))
         return values
 
 
@@ -172,7 +174,7 @@ class Kept:
     __slots__ = ("__weakref__", "stored", "tensor", "version")
 
     def __init__(self, tensor: torch.Tensor, stored: Stored | None = None) -> None:
-        self.tensor = tensor if tensor.grad_fn is None else tensor.detach()
+        self.tensor = tensor if tensor.is_leaf else tensor.detach()
         self.version = tensor._version
         self.stored = stored  # lives as long as one of its savers
 
@@ -294,8 +296,8 @@ def versioned(tensor: torch.Tensor) -> torch.Tensor:
     return guard
 
 
-def is_plain(tensor: torch.Tensor, min_bytes: int) -> bool:
-    """Return whether the tensor is plain memory, and enough of it: an expanded tensor has less than its size."""
+def plain_storage(tensor: torch.Tensor, min_bytes: int) -> torch.UntypedStorage | None:
+    """Return the tensor's memory if that is plain, and enough: an expanded tensor has less than its size."""
     if (
         type(tensor) not in PLAIN_TYPES
         or tensor.is_quantized
@@ -303,11 +305,12 @@ def is_plain(tensor: torch.Tensor, min_bytes: int) -> bool:
         or tensor.is_neg()
         or tensor.is_conj()
     ):
-        return False
+        return None
     try:
-        return tensor.untyped_storage().nbytes() >= min_bytes
+        storage = tensor.untyped_storage()
     except NotImplementedError:  # sparse layouts and functorch's wrappers have no storage
-        return False
+        return None
+    return storage if storage.nbytes() >= min_bytes else None
 
 
 def find(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Stored | Kept | None:

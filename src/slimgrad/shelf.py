@@ -16,10 +16,13 @@ from __future__ import annotations
 import gc
 import time
 import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
 from slimgrad.codecs import Channels, Codec, Mask, Raw
+from slimgrad.consumers import Call
 from slimgrad.ledger import Ledger
 from slimgrad.policy import DISK, Plan
 from slimgrad.roles import Need, Role
@@ -33,6 +36,7 @@ SAMPLE_VALUES = 1 << 16  # of such a tensor that are compared
 SHAPE_CODEC, REBUILD_CODEC = "shape", "rebuild"  # what the ledger calls it when nothing is stored
 REBUILT_NOTE = "_slimgrad_rebuilt"  # attribute of a storage that was counted
 MASK, RAW = Mask(), Raw()
+T = TypeVar("T")
 
 
 class Shelf:
@@ -47,21 +51,22 @@ class Shelf:
         self._n_coded = 0
         self._last: weakref.ref[Stored] | None = None  # whose values are held; Note [Decoded once]
 
-    def put(self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan, detail: str = "") -> None:
+    def put(self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan, call: Call | None = None) -> None:
         """Store what `role` needs as the plan says; the ledger forgets what this replaces."""
-        self._take_back(stored)
-        stored.shelf = self
-        part = None
         start = time.perf_counter()
+        if stored.guard is not None:
+            self._take_back(stored)
+        stored.shelf = self
+        source, part = tensor.detach(), None
         if plan.codec is not None:
-            is_first = stored.flags is None and stored.values is None
-            encode = self._encode_later if plan.overlaps and is_first else self._encode
-            part = encode(stored, tensor, role, plan)
+            is_later = plan.overlaps and stored.flags is None and stored.values is None
+            part = (self._encode_later if is_later else self._encode)(stored, source, role, plan)
         if part is None:
-            stored.keep(tensor.detach())
+            stored.keep(source)
+            detail = "" if call is None else call.name
             self.ledger.record_kept(stored.path, role.name, stored.nbytes, plan.reason or NO_GAIN, detail)
             return
-        stored.watch(tensor)
+        stored.watch(source)
         stored.name = stored.name if role.need is Need.SIGN and stored.values is not None else role.name
         if role.need is Need.SIGN:
             stored.flag, stored.flags, stored.is_sparse = role.flag, part, role.is_sparse
@@ -75,7 +80,7 @@ class Shelf:
     def put_shape(self, stored: Stored, tensor: torch.Tensor, role: Role) -> None:
         """Note a tensor of which nothing is stored."""
         stored.shelf = self
-        stored.watch(tensor)
+        stored.watch(tensor.detach())
         stored.name = role.name
         self.ledger.record_pack(stored.path, role.name, SHAPE_CODEC, stored.nbytes, 0, 0.0)
 
@@ -89,20 +94,24 @@ class Shelf:
 
     def fetch(self, saved: Saved) -> torch.Tensor:
         """Return the tensor as it was saved."""
-        stored, part = saved.stored, saved.part
+        stored = saved.stored
         stored.check(saved.size)
         if stored.kept is not None:
             return saved.view_of(stored.kept)
-        assert part is not None
         stored.n_reads += 1
-        self._release_last(stored)
-        values = stored.decoded_values(part)
+        if self._last is not None:
+            self._release_last(stored)
+        part = saved.part
+        assert part is not None
+        values = None if stored.decoded is None else stored.decoded_values(part)
         if values is None:
             start = time.perf_counter()
-            with without_autocast():
-                values = stored.decode(part, self.buffers)
-            self.ledger.record_unpack(stored.path, stored.name, time.perf_counter() - start)
-        self._hold(stored, values)
+            values = outside_autocast(stored.decode, part, self.buffers)
+            self.ledger.record_unpack(stored.site[0], stored.name, time.perf_counter() - start)
+        if stored.n_reads < stored.n_saves:
+            stored.held, self._last = values.untyped_storage(), weakref.ref(stored)
+        else:
+            stored.held = None
         return saved.view_of(values)
 
     def close(self) -> None:
@@ -123,16 +132,16 @@ class Shelf:
         kept = (stored for stored in gc.get_objects() if type(stored) is Stored and stored.shelf is self)
         return self.arena.nbytes_live + sum(stored.nbytes for stored in kept if stored.kept is not None)
 
-    def _encode(self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan) -> Part | None:
-        flat, channels = flattened(stored, tensor, plan)
+    def _encode(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan) -> Part | None:
+        flat, channels = flattened(stored, source, plan)
         is_leaving = self.tiers.takes(plan, stored.nbytes)
         found = self._code(stored, flat, channels, role, plan, is_leaving)
         return None if found is None else Part(*found, plan)
 
-    def _encode_later(self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan) -> Part:
+    def _encode_later(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan) -> Part:
         """Have the worker code it; see Note [Coded beside compute] in tiers.py."""
         assert plan.codec is not None
-        flat, channels = flattened(stored, tensor, plan)
+        flat, channels = flattened(stored, source, plan)
         is_leaving = self.tiers.takes(plan, stored.nbytes)
 
         def encode() -> tuple[Codec, Owner] | None:
@@ -150,7 +159,9 @@ class Shelf:
     ) -> tuple[Codec, Owner] | None:
         """Return code and bytes, which may have left; None where the tensor had better stay as it is."""
         assert plan.codec is not None
-        slot = None if isinstance(plan.codec, Raw) else self._coded_slot(stored, flat, channels, role, plan)
+        slot = None
+        if not isinstance(plan.codec, Raw):
+            slot = outside_autocast(self._coded_slot, stored, flat, channels, role, plan)
         if slot is not None:
             return plan.codec, self.tiers.move(slot, plan) if is_leaving else slot
         if is_leaving and (plan.tier == DISK or isinstance(plan.codec, Raw)):
@@ -160,25 +171,30 @@ class Shelf:
     def _coded_slot(
         self, stored: Stored, flat: torch.Tensor, channels: Channels | None, role: Role, plan: Plan
     ) -> Slot | None:
-        assert plan.codec is not None
-        with without_autocast():
-            if role.need is Need.SIGN:
-                assert role.flag is not None
-                bits = role.flag.bits(flat, self.buffers.take(flat.numel()).view(torch.bool))
-                if bits is None:
-                    return None
-                payload = MASK.encode_bits(bits, role.flag.if_set, role.flag.if_not, flat.dtype, self.arena.room)
-            else:
-                if plan.row and channels is None:
-                    return None  # not the tensor that the plan was made for
-                payload = plan.codec.encode(flat, plan.bound, channels, self.arena.room)
-            if payload is None or payload.numel() >= stored.nbytes:
-                return None
-            slot = self.arena.keep(payload, payload.numel())
-            self._n_coded += 1
-            if self._n_coded % SAMPLE_EVERY == 1 and not plan.codec.is_lossless:
-                self._sample(stored, flat, plan.codec, slot, role)
+        codec = plan.codec
+        assert codec is not None
+        if role.need is Need.SIGN:
+            payload = self._encode_flags(flat, role)
+        elif plan.row and channels is None:
+            return None  # not the tensor that the plan was made for
+        else:
+            payload = codec.encode(flat, plan.bound, channels, self.arena.room)
+        if payload is None:
+            return None
+        nbytes = payload.numel()
+        if nbytes >= stored.nbytes:
+            return None
+        slot = self.arena.keep(payload, nbytes)
+        self._n_coded += 1
+        if self._n_coded % SAMPLE_EVERY == 1 and not codec.is_lossless:
+            self._sample(stored, flat, codec, slot, role)
         return slot
+
+    def _encode_flags(self, flat: torch.Tensor, role: Role) -> torch.Tensor | None:
+        flag = role.flag
+        assert flag is not None
+        bits = flag.bits(flat, self.buffers.take(flat.numel()).view(torch.bool))
+        return None if bits is None else MASK.encode_bits(bits, flag.if_set, flag.if_not, flat.dtype, self.arena.room)
 
     def _sample(self, stored: Stored, flat: torch.Tensor, codec: Codec, slot: Slot, role: Role) -> None:
         """Measure the worst error of one tensor, as a fraction of the bound that its payload records."""
@@ -193,20 +209,19 @@ class Shelf:
     def _release_last(self, stored: Stored) -> None:
         """Let go of the values decoded before, if they are another tensor's: first, so that their room is free."""
         last = None if self._last is None else self._last()
-        if last is not None and last is not stored:
-            last.held = None
-
-    def _hold(self, stored: Stored, values: torch.Tensor) -> None:
-        if stored.n_reads < stored.n_saves:
-            stored.held = values.untyped_storage()
-            self._last = weakref.ref(stored)
-        else:
-            stored.held = None
+        if last is not stored:
+            self._last = None
+            if last is not None:
+                last.held = None
 
     def _note(self, stored: Stored, seconds: float, sign: int = 1) -> None:
-        codec = "+".join(part.codec.name for part in (stored.flags, stored.values) if part is not None)
-        sizes = sign * stored.nbytes, sign * stored.nbytes_held
-        self.ledger.record_pack(stored.path, stored.name, codec, *sizes, seconds, sign)
+        flags, values = stored.flags, stored.values
+        part = values or flags
+        assert part is not None
+        codec, held = part.codec.name, part.slot.nbytes
+        if flags is not None and values is not None:
+            codec, held = f"{flags.codec.name}+{codec}", held + flags.slot.nbytes
+        self.ledger.record_pack(stored.site[0], stored.name, codec, sign * stored.nbytes, sign * held, seconds, sign)
 
     def _take_back(self, stored: Stored) -> None:
         if stored.flags is not None or stored.values is not None:
@@ -215,10 +230,10 @@ class Shelf:
             self.ledger.record_pack(stored.path, stored.name, SHAPE_CODEC, -stored.nbytes, 0, 0.0, -1)
 
 
-def flattened(stored: Stored, tensor: torch.Tensor, plan: Plan) -> tuple[torch.Tensor, Channels | None]:
+def flattened(stored: Stored, source: torch.Tensor, plan: Plan) -> tuple[torch.Tensor, Channels | None]:
     """Return the whole storage in memory order, and where the plan's channels lie in it."""
-    flat = tensor.detach().as_strided((stored.nbytes // tensor.element_size(),), (1,), 0)
-    return flat, channels_of(tensor, flat.numel(), plan)
+    flat = source.as_strided((stored.nbytes // source.element_size(),), (1,), 0)
+    return flat, None if plan.axis is None and not plan.row else channels_of(source, flat.numel(), plan)
 
 
 def channels_of(tensor: torch.Tensor, numel: int, plan: Plan) -> Channels | None:
@@ -232,16 +247,12 @@ def channels_of(tensor: torch.Tensor, numel: int, plan: Plan) -> Channels | None
     return Channels(tensor.shape[plan.axis], max(1, tensor.stride(plan.axis)))
 
 
-class without_autocast:
-    """A context in which autocast is off on the CPU; cheaper than torch.autocast, which is built per device."""
-
-    __slots__ = ("_was_on",)
-
-    def __enter__(self) -> None:
-        self._was_on = torch.is_autocast_enabled("cpu")
-        if self._was_on:
-            torch.set_autocast_enabled("cpu", False)
-
-    def __exit__(self, *_: object) -> None:
-        if self._was_on:
-            torch.set_autocast_enabled("cpu", True)
+def outside_autocast(function: Callable[..., T], *args: Any) -> T:
+    """Call a function while autocast is off on the CPU; cheaper than torch.autocast, which is built per device."""
+    if not torch.is_autocast_enabled("cpu"):
+        return function(*args)
+    torch.set_autocast_enabled("cpu", False)
+    try:
+        return function(*args)
+    finally:
+        torch.set_autocast_enabled("cpu", True)

@@ -32,6 +32,7 @@ from slimgrad.storage.disk import is_in_memory
 
 NO_HOST = "Swap(tier='host') moves nothing on a machine without an accelerator: host memory is where tensors are"
 MEMORY_DISK = "Swap(tier='disk') writes to {}, which is memory (tmpfs); choose a directory on a disk"
+POOLED_FROM = 1 << 15  # bytes; below, the free lists of malloc are a pool, and a faster one
 
 Owner = Slot | Spilled | Hosted
 Encode = Callable[[], "tuple[Codec, Owner] | None"]  # which code, and the bytes; None: no code makes it smaller
@@ -177,7 +178,10 @@ def restored(codec: Codec, slot: AnySlot, form: Form, buffers: Buffers) -> torch
             if own.nbytes != form.nbytes:
                 raise CorruptPayload(f"raw: expected {form.nbytes} bytes, got {own.nbytes}")
             return own.view(form.dtype)
-    values = buffers.take(form.nbytes).view(form.dtype)
+    if form.nbytes < POOLED_FROM:
+        values = torch.empty(form.nbytes // form.dtype.itemsize, dtype=form.dtype)
+    else:
+        values = buffers.take(form.nbytes).view(form.dtype)
     codec.decode(slot.payload, values)
     return values
 

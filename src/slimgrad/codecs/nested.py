@@ -23,6 +23,7 @@ from slimgrad.kernels.reference.nested import BLOCK, MAX_LEVELS
 from slimgrad.kernels.reference.nested_choice import HEADER, NestedWish
 
 EPS_AT = 16  # where the header keeps eps
+HEAD = HEADER.size + 4 * (2 * MAX_LEVELS + 1)  # bytes before the blocks, without what each channel adds
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Nested(Codec):
         assert bound is not None  # codecs.encode has checked
         rel, absolute = (bound.eps(1.0), 0.0) if bound.needs_rms else (0.0, bound.eps(1.0))
         count, inner = channels or (1, 1)
-        out = room(capacity(flat.numel(), flat.element_size(), count))
+        out = room(capacity(flat.numel(), flat.nbytes, count))
         wish = NestedWish(count, inner, self.centred, self.sampled, rel, absolute)
         used = kernels.active().pack_nested(flat, wish, out)
         return out[:used] if used else None
@@ -57,7 +58,6 @@ class Nested(Codec):
         return struct.unpack_from("<f", payload.numpy().data, EPS_AT)[0]
 
 
-def capacity(n: int, itemsize: int, channels: int) -> int:
+def capacity(n: int, nbytes: int, channels: int) -> int:
     """Return the room that a payload of n values can need: header, tables, and every block raw."""
-    tables = 4 * (2 * channels + 2 * MAX_LEVELS + 1)
-    return HEADER.size + tables + -(-n // BLOCK) * 12 + n * itemsize
+    return HEAD + 8 * channels - (-n // BLOCK) * 12 + nbytes

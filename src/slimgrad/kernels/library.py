@@ -88,6 +88,7 @@ def _loaded_openmp_runtimes() -> list[str]:
     return sorted({path for path in paths if "omp" in pathlib.PurePath(path).name and ".so" in path})
 
 
+@functools.cache  # asked for at every call of a kernel
 def library() -> ctypes.CDLL:
     """Return the loaded library; raise when there is none."""
     loaded = _library()

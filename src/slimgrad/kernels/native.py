@@ -52,9 +52,10 @@ CENTRED, SAMPLED = 1, 2
 
 def pack_nested(flat: torch.Tensor, wish: NestedWish, out: torch.Tensor) -> int:
     """Write the payload of `flat` into `out` and return its length, or 0; see reference.pack_nested."""
+    channels, inner, centred, sampled, rel, absolute = wish
     used = library().slimgrad_pack_nested(
-        flat.data_ptr(), flat.numel(), DTYPES[flat.dtype], wish.channels, wish.inner,
-        CENTRED * wish.centred + SAMPLED * wish.sampled, wish.rel, wish.absolute,
+        flat.data_ptr(), flat.numel(), DTYPES[flat.dtype], channels, inner,
+        CENTRED * centred + SAMPLED * sampled, rel, absolute,
         out.data_ptr(), out.numel(), torch.get_num_threads(),
     )  # fmt: skip
     if used < 0:

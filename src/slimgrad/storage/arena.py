@@ -25,15 +25,18 @@ _RESERVATION = "_slimgrad_slot"  # attribute of the tensor that room() returns
 class Slot:
     """Bytes in the arena, given back when this object dies."""
 
-    __slots__ = ("__weakref__", "_end", "_region", "_start", "nbytes", "payload")
-
-    payload: torch.Tensor  # uint8, one-dimensional; set by keep()
+    __slots__ = ("__weakref__", "_end", "_region", "_start", "nbytes")
 
     def __init__(self, region: Region, start: int, end: int) -> None:
         self._region = region
         self._start = start
         self._end = end
         self.nbytes = DROPPED  # until keep()
+
+    @property
+    def payload(self) -> torch.Tensor:
+        """The bytes, one-dimensional uint8."""
+        return torch.from_numpy(self._region.pages.values[self._start : self._start + self.nbytes])
 
     def __del__(self) -> None:
         self._region.dead.append((self._start, self._end, self.nbytes))
@@ -63,14 +66,15 @@ class Arena:
     def keep(self, room: torch.Tensor, used: int) -> Slot:
         """Return the slot of the first `used` bytes of `room`; a view that starts where `room` does will do."""
         slot = _end_reservation(room)
-        slot.payload = room if room.numel() == used else room[:used]
         region, spare = slot._region, slot._end
         slot._end = end = slot._start + ((used + ALIGNMENT - 1) & -ALIGNMENT)
         slot.nbytes = used
-        if end > region.high:
+        with self._heap.lock:
             region.use(end)
-        region.dead.append((end, spare, -used))  # Note [Who gives back] in heap.py
-        region.is_reserved = False
+            region.nbytes_coded += used
+            region.is_reserved = False
+            if end < spare:
+                region.mend(end, spare)
         return slot
 
     def drop(self, room: torch.Tensor) -> None:
