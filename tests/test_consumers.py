@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from scenes import Calls, random
@@ -227,6 +229,26 @@ def test_attention_by_part(roles_of):
     assert found.count("attention query, key") == 2
     assert found.count("attention value") == found.count("attention result") == 1
     assert ((2, 2, 6), "exact", Need.EXACT) in seen  # the logarithm of the sum
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"attn_mask": torch.randn(6, 6)}], ids=str)
+def test_attention_with_dropout_is_composed_of_parts_and_none_of_them_is_needed_bit_for_bit(roles_of, options):
+    def attend(x):
+        return F.scaled_dot_product_attention(x + 1, x + 2, x + 3, dropout_p=0.1, **options)
+
+    found = names(roles_of(attend, random(2, 2, 6, 8) * 1))
+    assert sorted(found) == [
+        "attention query, key", "attention query, key", "attention value", "dropout mask", "product operand",
+        "softmax result",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (2, 5, 3), (2, 5, 3, 4), (2, 5, 3, 4, 2), (2, 5, 3, 4, 2, 2)], ids=len)
+def test_cross_entropy_needs_no_bit_of_its_log_softmax_exactly(roles_of, shape):
+    target = torch.zeros((shape[0], *shape[2:]), dtype=torch.long)
+    seen = roles_of(lambda x: F.cross_entropy(x, target), random(*shape) * 1)
+    needs = {need for size, _, need in seen if math.prod(size) == math.prod(shape)}
+    assert Need.TIGHT in needs and Need.EXACT not in needs
 
 
 def test_the_mode_looks_into_multi_head_attention(roles_of):

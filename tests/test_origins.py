@@ -6,7 +6,16 @@ import torch
 from scenes import random
 from torch import nn
 
-from slimgrad.origins import is_from, is_parameter, is_result, is_view_of_parameter, leaf_role
+from slimgrad.origins import (
+    is_from,
+    is_parameter,
+    is_result,
+    is_scaled,
+    is_scaled_result,
+    is_view_of_parameter,
+    is_view_of_result,
+    leaf_role,
+)
 from slimgrad.roles import PARAMETER, Need
 
 
@@ -55,3 +64,15 @@ def test_a_cast_of_a_leaf_is_rebuilt_only_if_it_is_no_argument():
 def test_results_carry_their_node():
     x = random(4, 8)
     assert is_result(x.relu(), "ReluBackward0") and not is_result(x, "ReluBackward0")
+    assert is_view_of_result(x.relu().view(-1), "ReluBackward0")
+    assert not is_view_of_result(x.relu(), "ReluBackward0") and not is_view_of_result(x, "ReluBackward0")
+
+
+def test_a_multiple_is_traced_to_its_factor():
+    x, other = random(4, 8) + 1, random(4, 8) + 1
+    for tensor in (x * 2, (x.t() * 2).expand(2, 8, 4), x * torch.rand(4, 8)):
+        assert is_scaled(tensor, x) and not is_scaled(tensor, other)
+    assert is_scaled_result(x.softmax(-1) * 2, "SoftmaxBackward0")
+    assert not is_scaled_result(x.softmax(-1), "SoftmaxBackward0")
+    assert not is_scaled(x * other, x), "whose factor it is cannot be told"
+    assert not is_scaled(x, x) and not is_scaled(x + 1, x) and not is_scaled(x * 2, None)

@@ -241,3 +241,15 @@ def test_what_is_kept_goes_to_hooks_around_ours():
     assert torch.equal(passed.packed, 2 * x) and torch.equal(passed.restore(), x)
     left.end_forward(Ledger())
     assert isinstance(left.keep(x), Kept)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_guard_stays_on_the_device_of_its_tensor_without_its_memory(device):
+    tensor = torch.zeros(5000, device=device)
+    stored = Stored(tensor, tensor.untyped_storage(), ("", 1))
+    stored.watch(tensor.detach())
+    assert stored.guard is not None
+    assert stored.guard.device == tensor.device and stored.guard.numel() == 0
+    tensor.add_(1)
+    with pytest.raises(ChangedInPlace):
+        stored.check(tensor.shape)

@@ -119,3 +119,17 @@ def test_nothing_recorded_is_explained():
 def test_wrong_arguments_are_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
         slimgrad.attach(small_net(), **arguments)
+
+
+def test_kept_bytes_counts_what_is_kept_as_it_is():
+    class Unknown(nn.Module):
+        def forward(self, x):
+            y = torch.exp(x)  # no role: needed bit for bit
+            return y.view(-1) * torch.exp(y).view(-1)
+
+    model, x = Unknown(), torch.randn(64, 64, requires_grad=True)
+    with slimgrad.attach(model, bound=slimgrad.Relative(0.5)) as session:
+        result = model(x * 1).sum()
+        assert session.kept_bytes() == 2 * x.nbytes  # both results of exp, the first of which three functions save
+        result.backward()
+        assert session.kept_bytes() == 0

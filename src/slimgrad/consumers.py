@@ -35,7 +35,7 @@ INF = float("inf")
 LOG_SOFTMAX_NODE, SOFTMAX_NODES = "LogSoftmaxBackward0", ("SoftmaxBackward0", "SafeSoftmaxBackward0")
 EXACTLY = Need.EXACT  # a plain global: looking a member up in its Enum takes longer
 # Factors on the bound where an error is amplified: exp(qk - lse) in attention grows exponentially with the logits,
-# curved activations weigh an error by their second derivative. Measured gradient errors are in tests/test_consumers.py.
+# curved activations weigh an error by their second derivative. bench/noise.py measures gradient errors of whole models.
 ATTENTION_SCALE, CURVED_SCALE, SCATTERED_SCALE, LOG_SOFTMAX_ABSOLUTE = 1 / 64, 1 / 4, 1 / 8, 0.2
 
 CONV = Role("conv input", Need.VALUES)

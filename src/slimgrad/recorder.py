@@ -16,8 +16,8 @@ found by its frame, which runs no more, when the next outermost forward begins, 
 Note [Small tensors]. Most saved tensors are small, and hooks cost microseconds: these take the shortest way through
 pack and unpack, as a bare (tensor, version). A tensor without grad_fn cannot close a cycle and need not be detached.
 
-Note [Remembered plans]. Step after step the same site saves the same kind of tensor. Bound and plan of its first save are looked
-up once and remembered, unless the policy looks at more than role, dtype and device, or a bound has moved.
+Note [Remembered plans]. Step after step the same site saves the same kind of tensor. Bound and plan of its first save
+are looked up once and remembered, unless the policy looks at more than role, dtype and device, or a bound has moved.
 
 Note [The mode rests]. A function mode slows down every call and every attribute of a tensor. It is taken off the stack
 while a module runs whose forward is known to be one call of one function, because its hook says as much, and while one
@@ -98,7 +98,7 @@ class Recorder(TorchFunctionMode):
         self.inputs: set[torch.UntypedStorage] = set()  # of the forward that is running: its caller keeps them alive
         self.constants: set[torch.UntypedStorage] | None = None  # parameters and buffers; made when first asked for
         self.plans: dict[Any, tuple[RoleBound, Plan]] = {}  # Note [Remembered plans]
-        self.left = Leftovers()
+        self.left = Leftovers(session.shelf)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = self.function

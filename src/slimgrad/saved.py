@@ -171,9 +171,10 @@ class Stored:
 class Kept:
     """A tensor that stays as it is."""
 
-    __slots__ = ("__weakref__", "stored", "tensor", "version")
+    __slots__ = ("__weakref__", "shelf", "stored", "tensor", "version")
 
     def __init__(self, tensor: torch.Tensor, stored: Stored | None = None) -> None:
+        self.shelf: object = None  # of the session that needs every bit of it, and knows nobody else who keeps it
         self.tensor = tensor if tensor.is_leaf else tensor.detach()
         self.version = tensor._version
         self.stored = stored  # lives as long as one of its savers
@@ -332,7 +333,8 @@ def changed_in_place(dtype: torch.dtype, size: torch.Size, found: int, expected:
 class Leftovers:
     """The tensors of one forward that stay as they are: kept, or given to other hooks around ours, and counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, shelf: object = None) -> None:
+        self.shelf = shelf
         self.outer: tuple[Callable[..., Any], Callable[..., Any]] | None = None
         self.small_sizes: list[int] = []
         self._sizes: dict[tuple[str, str, str, str], list[int]] = {}  # by path, role, reason and function
@@ -350,6 +352,7 @@ class Leftovers:
         self._count((path, role.name, reason, "" if call is None else call.name), storage.nbytes())
         kept = self.keep(tensor)
         if isinstance(kept, Kept):
+            kept.shelf = self.shelf
             setattr(storage, NOTE, weakref.ref(kept))
         return kept
 

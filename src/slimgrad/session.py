@@ -202,7 +202,10 @@ class Session:
         return self.last_audit
 
     def kept_bytes(self) -> int:
-        """Return the bytes that autograd's graphs keep through this session right now, each storage once."""
+        """Return the bytes that autograd's graphs keep through this session right now, each storage once.
+
+        Neither tensors below min_bytes are counted nor those that somebody else keeps: parameters, buffers, inputs.
+        """
         return self.shelf.nbytes_kept() + sum(r.copy.nbytes for r in list(self.rebuilt) if r.copy is not None)
 
     def state_dict(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from slimgrad.consumers import Call
 from slimgrad.ledger import Ledger
 from slimgrad.policy import DISK, Plan
 from slimgrad.roles import Need, Role
-from slimgrad.saved import NOTE, Part, Saved, Stored
+from slimgrad.saved import NOTE, Kept, Part, Saved, Stored
 from slimgrad.storage import Arena, Buffers, Heap, Slot
 from slimgrad.tiers import Deferred, Owner, Tiers
 
@@ -128,9 +128,14 @@ class Shelf:
         self.buffers.trim()
 
     def nbytes_kept(self) -> int:
-        """Return the bytes that Stored objects keep alive right now. Slow: it asks the garbage collector for them."""
-        kept = (stored for stored in gc.get_objects() if type(stored) is Stored and stored.shelf is self)
-        return self.arena.nbytes_live + sum(stored.nbytes for stored in kept if stored.kept is not None)
+        """Return the bytes that graphs keep alive right now. Slow: it asks the garbage collector who keeps what."""
+        storages = set()
+        for keeper in gc.get_objects():
+            if type(keeper) in (Stored, Kept) and keeper.shelf is self:
+                tensor = keeper.kept if isinstance(keeper, Stored) else keeper.tensor
+                if tensor is not None:
+                    storages.add(tensor.untyped_storage())
+        return self.arena.nbytes_live + sum(storage.nbytes() for storage in storages)
 
     def _encode(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan) -> Part | None:
         flat, channels = flattened(stored, source, plan)

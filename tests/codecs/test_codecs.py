@@ -1,6 +1,7 @@
 """The codec layer, and the contract over every codec: one that is registered is tested here without another line."""
 
 import random
+import weakref
 
 import codec_cases
 import contracts
@@ -168,3 +169,19 @@ def test_conjugate_and_negative_views_come_back_as_values() -> None:
 def test_a_blob_holds_no_more_memory_than_its_bytes():
     blob = codecs.encode(torch.relu(torch.randn(100_000)), "nested", bound=Relative(0.5))
     assert blob.payload.untyped_storage().nbytes() == blob.payload.numel() < 100_000
+
+
+def test_the_room_of_a_refused_payload_is_free_before_raw_asks_for_its_own():
+    class Bulky(codecs.Raw):
+        """Says that it needs as much as the values."""
+
+    rooms = []
+
+    def room(nbytes):
+        assert all(reference() is None for reference in rooms)
+        given = torch.empty(nbytes, dtype=torch.uint8)
+        rooms.append(weakref.ref(given))
+        return given
+
+    blob = codecs.encode(torch.randn(100), Bulky(), room=room)
+    assert blob.codec == "raw" and len(rooms) == 2

@@ -79,7 +79,7 @@ def encode(
     channels = None if axis is None else channels_of(tensor, order, axis)
     payload = codec.encode(flat, bound, channels, room or _fresh_bytes) if flat.numel() else None
     if payload is None or payload.numel() >= flat.numel() * flat.element_size():
-        codec = Raw()
+        codec, payload = Raw(), None  # whose room is free now
         payload = codec.encode(flat, None, None, room or _fresh_bytes)
     elif room is None:
         payload = payload.clone()  # the room was for the worst case; a blob holds no more than its bytes
