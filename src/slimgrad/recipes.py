@@ -32,7 +32,7 @@ from slimgrad.consumers import functions_named
 from slimgrad.errors import InternalError
 from slimgrad.roles import Need, Role
 from slimgrad.saved import Kept, Saved, Stored, changed_in_place, find, versioned
-from slimgrad.shelf import Shelf, without_autocast
+from slimgrad.shelf import Shelf, outside_autocast
 
 NOTE = "_slimgrad_recipe"  # attribute of a storage
 VALUES = (Need.VALUES, Need.TIGHT, Need.EXACT)  # flags, masks and positions are as small as a recipe
@@ -79,8 +79,8 @@ class Recipe:
             if constant._version != version:
                 note = ", which a norm needs to be computed again"
                 raise changed_in_place(constant.dtype, constant.shape, constant._version, version, note)
-        with torch.no_grad(), without_autocast():
-            result = self.call(_values_of(self.source, shelf))
+        with torch.no_grad():
+            result = outside_autocast(lambda: self.call(_values_of(self.source, shelf)))
         if (result.dtype, result.stride(), result.storage_offset()) != (*self.form[:2], 0):
             raise InternalError(f"expected a result like {self.form} from a recipe, got {result.stride()}")
         return result
