@@ -82,7 +82,7 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.session, self.shelf, self.progress = session, session.shelf, session.progress
         self.tuning, self.policy, self.min_bytes = session.tuning, session.policy, session.min_bytes
-        self.is_constant = getattr(session.policy, "is_constant", False)
+        self.is_constant = getattr(session.policy, "is_constant", False) and session.planned is None
         self.moves_exact = getattr(session.policy, "moves_exact", False)
         self.makes_again = getattr(session.policy, "makes_again", False)
         self.hooks = (self.pack, self.unpack)
@@ -201,12 +201,7 @@ class Recorder(TorchFunctionMode):
         if planned is None:
             bound = self.tuning.bound_at(site[0], site)
             planned = bound, self._plan(site, role, tensor, bound)
-            if (
-                self.is_constant
-                and self.session.planned is None
-                and role.need is not Need.INDEX
-                and len(self.plans) < MAX_PLANS
-            ):
+            if self.is_constant and role.need is not Need.INDEX and len(self.plans) < MAX_PLANS:
                 self.plans[key] = planned
         return planned
 
