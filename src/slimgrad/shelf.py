@@ -27,7 +27,7 @@ from slimgrad.ledger import Ledger
 from slimgrad.policy import DISK, Plan
 from slimgrad.roles import Need, Role
 from slimgrad.saved import NOTE, Kept, Part, Saved, Stored
-from slimgrad.storage import Arena, Buffers, Heap, Slot
+from slimgrad.storage import Arena, Buffers, Freed, Heap, Slot
 from slimgrad.tiers import Deferred, Owner, Tiers
 
 NO_GAIN = "no code makes it smaller"
@@ -47,6 +47,7 @@ class Shelf:
         self.arena = Arena(heap)
         self.buffers = Buffers(heap)
         self.tiers = Tiers(self.arena, self.buffers, policy)
+        self.freed = Freed()
         self.ledger = ledger
         self._n_coded = 0
         self._last: weakref.ref[Stored] | None = None  # whose values are held; Note [Decoded once]
@@ -67,6 +68,7 @@ class Shelf:
             self.ledger.record_kept(stored.path, role.name, stored.nbytes, plan.reason or NO_GAIN, detail)
             return
         stored.watch(source)
+        self.freed.passed(stored.nbytes)
         stored.name = stored.name if role.need is Need.SIGN and stored.values is not None else role.name
         if role.need is Need.SIGN:
             stored.flag, stored.flags, stored.is_sparse = role.flag, part, role.is_sparse
@@ -107,6 +109,7 @@ class Shelf:
         if values is None:
             start = time.perf_counter()
             values = outside_autocast(stored.decode, part, self.buffers)
+            self.freed.passed(stored.nbytes)
             self.ledger.record_unpack(stored.site[0], stored.name, time.perf_counter() - start)
         if stored.n_reads < stored.n_saves:
             stored.held, self._last = values.untyped_storage(), weakref.ref(stored)

@@ -1,0 +1,38 @@
+"""Memory that malloc keeps goes back to the system."""
+
+import sys
+
+import pytest
+import torch
+
+from slimgrad.storage.freed import Freed
+
+PIECE = 100_000  # bytes: below the size from which malloc maps memory of its own
+N_PIECES = 640
+
+
+def resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+def test_it_is_called_when_enough_has_passed(monkeypatch):
+    calls = []
+    monkeypatch.setattr(Freed, "trim", staticmethod(calls.append))
+    freed = Freed(every=100)
+    for nbytes in (60, 30, 20, 99):
+        freed.passed(nbytes)
+    assert calls == [0]
+    freed.passed(1)
+    assert calls == [0, 0]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc, asks glibc")
+def test_holes_below_something_that_stays_are_given_back():
+    pieces = [torch.ones(PIECE, dtype=torch.uint8) for _ in range(N_PIECES)]
+    stays = pieces[-1]
+    del pieces
+    before = resident()
+    Freed(every=1).passed(1)
+    assert before - resident() > PIECE * N_PIECES // 2
+    assert stays.sum() == PIECE
