@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+import slimgrad
 from slimgrad import Absolute, Compress, Exact, Relative, Swap
 from slimgrad.codecs import Nested, Raw, Zvc
 from slimgrad.errors import ConfigError, UnknownCodec
 from slimgrad.policy import check_policy, stricter
 from slimgrad.roles import EXACT, UNKNOWN, Need, Role
+from slimgrad.storage import Freed
 
 X = torch.randn(4, 8, 16, 16)
 HALF = Relative(0.5)
@@ -119,3 +121,20 @@ class TestSwap:
             with pytest.raises(ConfigError, match="Compress"):
                 check_policy(wrong)
         check_policy(Swap())
+
+
+@pytest.mark.parametrize("give_back", [-1, 0.5, "256MiB"])
+def test_compress_refuses_what_is_no_number_of_bytes(give_back):
+    with pytest.raises(ConfigError, match="give_back"):
+        Compress(give_back=give_back)
+
+
+def test_a_session_gives_back_as_often_as_its_policy_says(monkeypatch):
+    calls = []
+    monkeypatch.setattr(Freed, "trim", staticmethod(calls.append))
+    for give_back, at_least in ((0, 0), (4096, 2)):
+        calls.clear()
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 64))
+        with slimgrad.attach(model, policy=Compress(give_back=give_back)):
+            model(torch.randn(64, 64)).sum().backward()
+        assert len(calls) >= at_least and bool(calls) == bool(give_back)

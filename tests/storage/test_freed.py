@@ -25,6 +25,8 @@ def test_it_is_called_when_enough_has_passed(monkeypatch):
     assert calls == [0]
     freed.passed(1)
     assert calls == [0, 0]
+    Freed(every=0).passed(1 << 40)
+    assert calls == [0, 0]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc, asks glibc")
