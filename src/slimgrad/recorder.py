@@ -46,7 +46,7 @@ from slimgrad.errors import ConfigError
 from slimgrad.ledger import BUFFER, INPUT, PARAMETER, SMALL
 from slimgrad.policy import Plan, RoleBound
 from slimgrad.quiet import Quiet
-from slimgrad.roles import Need, Role
+from slimgrad.roles import Need, Role, with_zeros
 from slimgrad.saved import (
     NOTE,
     Kept,
@@ -185,7 +185,7 @@ class Recorder(TorchFunctionMode):
             missing = stored.missing(role, bound)
             if missing is None:
                 return None
-            self.progress.learn(stored.site, missing)
+            self.progress.learn(stored.site, with_zeros(missing) if stored.is_sparse else missing)
             plan = self._plan(stored.site, stored.coded_role(missing), tensor, bound)
         self.shelf.put(stored, tensor, missing, plan, call)
         if missing.need is not Need.SIGN:

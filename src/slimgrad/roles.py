@@ -157,6 +157,11 @@ def with_flags(role: Role, is_sparse: bool) -> Role:
     return replace(role, is_centred=False, axis=None, row=0, is_sparse=is_sparse or role.is_sparse)
 
 
+def with_zeros(role: Role) -> Role:
+    """Return the role for values of which many are known to be zero."""
+    return replace(role, is_sparse=True)
+
+
 def _says_the_same(role: Role, other: Role) -> bool:
     return role.need is other.need and all(getattr(role, field) == getattr(other, field) for field in PLAIN_FIELDS)
 

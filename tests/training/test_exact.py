@@ -167,3 +167,13 @@ def test_exact_still_saves_memory(name, at_least):
     with slimgrad.attach(model, criterion, bound=slimgrad.Exact()) as session:
         criterion(model(inputs), target).backward()
         assert session.report().saved_ratio >= at_least
+
+
+def test_lossless_codes_are_used_in_every_step():
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 3))
+    ratios = []
+    with slimgrad.attach(model, bound=slimgrad.Exact()) as session:
+        for _ in range(3):
+            model(torch.randn(4, 3, 32, 32)).sum().backward()
+            ratios.append(session.report().to_dict()["last_step"]["saved_ratio"])
+    assert min(ratios) > 1.2
