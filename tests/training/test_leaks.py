@@ -18,7 +18,7 @@ import slimgrad
 from slimgrad.report.memory import resident_now
 
 WARM_UP, STEPS = 40, 200
-SLACK = 12 << 20  # bytes of resident set that allocators may move; one leaked branch per step would be 25 times that
+SLACK = 40 << 20  # bytes: malloc keeps some of what was freed, more of it in a process that ran other tests
 
 
 class Unhappy(nn.Module):
