@@ -25,7 +25,7 @@ from slimgrad.lab.fleet import run_all
 from slimgrad.lab.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[1]
-BASE = Recipe("resnet18", "cifar10", epochs=12, batch=128, audits=12, threads=1)
+BASE = Recipe("resnet18", "cifar10", epochs=8, batch=128, test_every=390, audits=12, threads=1, channels_last=True)
 NETS = {
     "resnet18": replace(BASE, options={"width": 0.25}),
     "vgg16_bn": replace(BASE, model="vgg16_bn", options={"width": 0.25, "dropout": 0.0}, lr=0.05),

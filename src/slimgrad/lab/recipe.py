@@ -57,6 +57,7 @@ class Recipe:
     test_examples: int = 0  # of those held out; 0: all
     audits: int = 0  # number of times that the gradient's error is measured
     threads: int = 0  # 0: torch's choice
+    channels_last: bool = False  # the layout of images: often the faster one for convolutions on a CPU
 
     def filled(self) -> Recipe:
         """Return the recipe with its defaults written out, after a check that everything in it is known."""
@@ -111,10 +112,11 @@ class Recipe:
     def build_model(self) -> nn.Module:
         """Return a new model from the global random state of torch."""
         try:
-            return models.build(self.model, **self.options)
+            model = models.build(self.model, **self.options)
         except TypeError as error:
             given = ", ".join(f"{key}={value}" for key, value in self.options.items())
             raise ConfigError(f"expected options that {self.model} has, got {given}: {error}") from error
+        return model.to(memory_format=torch.channels_last) if self.channels_last else model
 
     def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return the optimiser; norms and biases do not decay."""

@@ -86,6 +86,8 @@ class Run:
 
     def _fitted(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rows_only = self.recipe.model == "lstm"  # reads an image row by row
+        if self.recipe.channels_last and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
         return (x.flatten(1, 2) if rows_only else x), y
 
     def _n_right(self, logits: torch.Tensor, y: torch.Tensor) -> int:
