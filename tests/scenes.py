@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
+
+AUTOCASTS = {"float32": contextlib.nullcontext, "bfloat16": lambda: torch.autocast("cpu", torch.bfloat16)}
 
 
 class Calls(nn.Module):
@@ -29,6 +32,22 @@ def gradients(loss: torch.Tensor, *sources: torch.Tensor | nn.Module) -> list[to
         found = source.parameters() if isinstance(source, nn.Module) else [source]
         wanted += [tensor for tensor in found if tensor.requires_grad]
     return [g for g in torch.autograd.grad(loss, wanted, allow_unused=True) if g is not None]
+
+
+def train_step(
+    model: nn.Module,
+    criterion: nn.Module,
+    inputs: torch.Tensor,
+    target: torch.Tensor,
+    precision: str = "float32",
+    seed: int = 1,
+) -> list[torch.Tensor]:
+    """Return the loss, all gradients and all buffers after one step that always draws the same random numbers."""
+    torch.manual_seed(seed)
+    with AUTOCASTS[precision]():
+        loss = criterion(model(inputs), target)
+    sources = [inputs, model] if inputs.requires_grad else [model]
+    return [loss.detach(), *gradients(loss, *sources), *(b.clone() for b in model.buffers())]
 
 
 def same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:

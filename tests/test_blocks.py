@@ -7,7 +7,7 @@ import os
 import pytest
 import small_models
 import torch
-from scenes import gradients, hooks_are_off, same
+from scenes import gradients, hooks_are_off, same, train_step
 from torch import nn
 
 import slimgrad
@@ -77,15 +77,12 @@ def test_nothing_of_a_block_is_stored_and_it_runs_twice():
 @pytest.mark.parametrize("name", ["resnet18", "gpt"])
 def test_models_of_the_lab(name):
     plain, slim, criterion = small_models.build(name), small_models.build(name), models.criterion(name)
-    x, y = small_models.example(name)
+    batch = small_models.example(name)
     options = {"bound": Exact(), "policy": Recompute("auto"), "min_bytes": 64}
     with slimgrad.attach(slim, criterion, **options) as session:
         assert session.blocks is not None and len(session.blocks.paths) > 1
         for seed in range(2):
-            found = []
-            for model in (plain, slim):
-                torch.manual_seed(seed)
-                found.append([*gradients(criterion(model(x), y), model), *(b.clone() for b in model.buffers())])
+            found = [train_step(model, criterion, *batch, seed=seed) for model in (plain, slim)]
             assert same(*found)
 
 

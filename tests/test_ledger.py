@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import timeit
 from collections import deque
-from collections.abc import Iterator
 from time import thread_time
 
 import pytest
@@ -127,15 +125,6 @@ def test_clear_forgets_everything(ledger: Ledger) -> None:
     assert snapshot.n_steps == 0
     assert snapshot.total.is_empty
     assert snapshot.last.is_empty
-
-
-@pytest.fixture
-def restless_threads() -> Iterator[None]:
-    """Threads that change over after nearly every instruction."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
 
 
 @pytest.mark.usefixtures("restless_threads")

@@ -23,10 +23,6 @@ BOUND = slimgrad.Relative(0.5)
 @pytest.fixture(autouse=True)
 def _everything_at_once(monkeypatch):
     monkeypatch.setattr(measure, "QUOTA", 100.0)
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
 
 
 def grads_of(model: nn.Module, x: torch.Tensor, scale: float = 1.0) -> dict[str, torch.Tensor]:

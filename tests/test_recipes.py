@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import small_models
 import torch
-from scenes import gradients, same
+from scenes import gradients, same, train_step
 from torch import nn
 from torch.nn import functional
 
@@ -65,13 +65,10 @@ def test_inputs_of_convolutions_take_no_memory():
 @pytest.mark.parametrize("name", ["resnet18", "gpt", "mobilenet"])
 def test_models_of_the_lab(name):
     plain, slim, criterion = small_models.build(name), small_models.build(name), models.criterion(name)
-    x, y = small_models.example(name)
+    batch = small_models.example(name)
     with slimgrad.attach(slim, criterion, bound=Exact(), policy=Recompute(), min_bytes=64):
         for seed in range(2):
-            found = []
-            for model in (plain, slim):
-                torch.manual_seed(seed)
-                found.append([*gradients(criterion(model(x), y), model), *(b.clone() for b in model.buffers())])
+            found = [train_step(model, criterion, *batch, seed=seed) for model in (plain, slim)]
             assert same(*found)
 
 

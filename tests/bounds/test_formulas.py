@@ -17,14 +17,6 @@ EPS = 0.01
 VAR = formulas.variance(EPS)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
-
-
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 

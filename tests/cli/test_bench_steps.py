@@ -21,9 +21,6 @@ TINY = ["bench", "steps", "--model", "tiny_nets:cnn", "--batch", "2", "--size", 
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
-    n_threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(n_threads)
 
 
 def test_time_is_shown_and_written(tmp_path):

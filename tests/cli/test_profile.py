@@ -5,18 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-import torch
 from typer.testing import CliRunner
 
 from slimgrad.cli import app
-
-
-@pytest.fixture(autouse=True)
-def _threads_as_before():
-    n_threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(n_threads)
 
 
 def test_it_shows_the_claims_and_writes_numbers_and_page(tmp_path: Path) -> None:

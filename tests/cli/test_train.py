@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from slimgrad.cli import app
@@ -15,13 +14,6 @@ from slimgrad.errors import ConfigError
 from slimgrad.lab import train as train_module
 
 TINY = ["train", "tiny_nets:cnn", "--data", "random", "--size", "16", "--steps", "3", "--batch", "4", "--threads", "1"]
-
-
-@pytest.fixture(autouse=True)
-def _threads_as_before():
-    n_threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(n_threads)
 
 
 def test_it_trains_and_leaves_result_checkpoint_and_page(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
+import contracts
 import pytest
 import torch
 
@@ -82,16 +83,12 @@ def test_native_equals_reference(isa, dtype, wish, kind):
 @pytest.mark.parametrize("wish", WISHES.values(), ids=WISHES)
 def test_bytes_do_not_depend_on_threads(isa, wish):
     x = torch.randn(300_000)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        one = payload_of(native, x, wish)
-        torch.set_num_threads(2)
+    one = payload_of(native, x, wish)
+    values = unpacked(native, one, x)
+    with contracts.torch_threads(2):
         two = payload_of(native, x, wish)
         assert torch.equal(one, two)
-        assert bits_equal(unpacked(native, two, x), unpacked(native, one, x))
-    finally:
-        torch.set_num_threads(before)
+        assert bits_equal(unpacked(native, two, x), values)
 
 
 def test_flush_denormal_changes_nothing(isa):

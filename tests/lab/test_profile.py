@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from page_reader import PageReader
 
 from slimgrad.lab import profile_page
@@ -14,11 +13,9 @@ from slimgrad.lab.recipe import Recipe
 
 @pytest.fixture(scope="module")
 def result() -> dict:
-    n_threads = torch.get_num_threads()
     recipe = Recipe("tiny_nets:cnn", "random", size=16, steps=4, batch=4, bound="relative:0.25", threads=1)
     seen: list[int] = []
     found = profile(recipe, lambda run: seen.append(run.done))
-    torch.set_num_threads(n_threads)
     assert seen == [1, 2, 3, 4]
     return found
 

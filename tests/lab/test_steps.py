@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from slimgrad.lab import steps
 from slimgrad.lab.arms import Setup
 from slimgrad.lab.steps import Times
@@ -37,12 +35,3 @@ def test_huge_pages_are_measured_in_another_process(monkeypatch):
     times = steps.measure_with_huge_pages(TINY, rounds=1)
     assert list(times.seconds) == ["plain", "slim"]
     assert times.ratio("slim").median > 0
-
-
-@pytest.fixture(autouse=True)
-def _threads_as_before():
-    import torch
-
-    n_threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(n_threads)

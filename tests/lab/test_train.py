@@ -27,13 +27,6 @@ STEPS = 11  # bounds adapt after steps 1, 2, 5 and 10
 TINY = Recipe("tiny_nets:cnn", "random", size=16, steps=STEPS, batch=4, test_every=4, audits=2, threads=1)
 
 
-@pytest.fixture(autouse=True)
-def _threads_as_before():
-    n_threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(n_threads)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("whole")

@@ -24,14 +24,6 @@ SIZE = 1 << 14  # values in a map; 64 KiB
 DEPTH = 6
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    n = torch.get_num_threads()
-    torch.set_num_threads(1)  # children are forked here, and torch's threads would be gone in them
-    yield
-    torch.set_num_threads(n)
-
-
 class Net(nn.Module):
     """Backward needs the six results of tanh; `fails_at` raises in the middle of the forward."""
 

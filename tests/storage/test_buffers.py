@@ -5,11 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import random
-import sys
 import threading
 import timeit
 import warnings
-from collections.abc import Iterator
 from time import thread_time
 
 import numpy as np
@@ -145,15 +143,6 @@ def test_a_buffer_takes_no_more_than_was_asked() -> None:
     taken[1] = torch.empty(0)
     taken.append(buffers.take(20 * MIB))
     assert buffers.nbytes_held <= 87 * MIB + 2 * MIB
-
-
-@pytest.fixture
-def restless_threads() -> Iterator[None]:
-    """Threads that change over after nearly every instruction."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
 
 
 @pytest.mark.usefixtures("restless_threads")

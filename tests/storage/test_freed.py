@@ -5,15 +5,11 @@ import sys
 import pytest
 import torch
 
+from slimgrad.report.memory import resident_now
 from slimgrad.storage.freed import Freed
 
 PIECE = 100_000  # bytes: below the size from which malloc maps memory of its own
 N_PIECES = 640
-
-
-def resident() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
 
 
 def test_it_is_called_when_enough_has_passed(monkeypatch):
@@ -34,7 +30,7 @@ def test_holes_below_something_that_stays_are_given_back():
     pieces = [torch.ones(PIECE, dtype=torch.uint8) for _ in range(N_PIECES)]
     stays = pieces[-1]
     del pieces
-    before = resident()
+    before = resident_now()
     Freed(every=1).passed(1)
-    assert before - resident() > PIECE * N_PIECES // 2
+    assert before - resident_now() > PIECE * N_PIECES // 2
     assert stays.sum() == PIECE

@@ -8,24 +8,14 @@ import copy
 import pytest
 import small_models
 import torch
-from scenes import gradients, same
+from scenes import AUTOCASTS, gradients, same, train_step
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import slimgrad
 from slimgrad.lab import models
 
-AUTOCASTS = {"float32": contextlib.nullcontext, "bfloat16": lambda: torch.autocast("cpu", torch.bfloat16)}
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-
-def train_step(model, criterion, inputs, target, precision="float32", seed=1):
-    """Return the loss, all gradients and all buffers after one step that always draws the same random numbers."""
-    torch.manual_seed(seed)
-    with AUTOCASTS[precision]():
-        loss = criterion(model(inputs), target)
-    sources = [inputs, model] if inputs.requires_grad else [model]
-    return [loss.detach(), *gradients(loss, *sources), *(b.clone() for b in model.buffers())]
 
 
 @contextlib.contextmanager

@@ -9,24 +9,15 @@ from __future__ import annotations
 import torch
 
 from slimgrad import kernels
-from slimgrad.codecs.base import Bound, Channels, Codec, Room
-from slimgrad.codecs.words import not_written_by, words_of
+from slimgrad.codecs.words import WordCodec
 
 
-class Zvc(Codec):
+class Zvc(WordCodec):
     name = "zvc"
     tag = 4
-    is_lossless = True
-    dtypes = frozenset()  # any
 
-    def encode(
-        self, flat: torch.Tensor, bound: Bound | None, channels: Channels | None, room: Room
-    ) -> torch.Tensor | None:
-        nbytes = flat.numel() * flat.element_size()
-        payload = room(nbytes)[:nbytes]  # what needs more than the values themselves is not wanted
-        used = kernels.active().pack_zvc(words_of(flat), payload)
-        return payload[:used] if used >= 0 else None
+    def pack(self, words: torch.Tensor, payload: torch.Tensor) -> int:
+        return kernels.active().pack_zvc(words, payload)
 
-    def decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        if not kernels.active().unpack_zvc(payload, words_of(out)):
-            raise not_written_by(self.name, payload, out)
+    def unpack(self, payload: torch.Tensor, words: torch.Tensor) -> bool:
+        return kernels.active().unpack_zvc(payload, words)

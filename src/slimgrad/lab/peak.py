@@ -9,18 +9,17 @@ off both. The first step counts: a peak that falls only later would not help who
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import json
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 import torch
 
 from slimgrad.lab.arms import ARMS, Material, Setup, Step, in_fresh_process, setup_of
+from slimgrad.planner.out_of_memory import give_back_memory
 from slimgrad.report.memory import LiveBytes, reset_resident_peak, resident_now, resident_peak
+from slimgrad.session import Session
 
 STEPS = 3
 KINDS = ("live", "resident")
@@ -76,7 +75,7 @@ def load_libraries(material: Material) -> None:
 
 def weigh_resident(step: Step) -> tuple[int, int, str]:
     """Return static and peak resident set over the first steps."""
-    give_back_free_memory()
+    give_back_memory()
     reset_resident_peak()
     static = resident_now() or 0
     for _ in range(STEPS):
@@ -87,7 +86,7 @@ def weigh_resident(step: Step) -> tuple[int, int, str]:
 def weigh_live(material: Material, step: Step) -> tuple[int, int, str]:
     """Return static and peak bytes of live tensors over the first steps."""
     static = material.static()
-    with LiveBytes(*pools_of(step)) as live:
+    with LiveBytes(*pools_of(step.session)) as live:
         live.track(*static)
         before = live.now
         for _ in range(STEPS):
@@ -95,22 +94,15 @@ def weigh_live(material: Material, step: Step) -> tuple[int, int, str]:
     return before, live.peak, live.peak_at
 
 
-def pools_of(step: Step) -> tuple[Callable[[], int], Callable[[int], bool]] | tuple[None, None]:
-    """Return what a session's pools hold, and which addresses are theirs."""
-    if step.session is None:
+def pools_of(session: Session | None) -> tuple[Callable[[], int], Callable[[int], bool]] | tuple[None, None]:
+    """Return what a session's pools hold, and which addresses are theirs, as LiveBytes asks."""
+    if session is None:
         return None, None
-    arena, buffers = step.session.shelf.arena, step.session.shelf.buffers
+    arena, buffers = session.shelf.arena, session.shelf.buffers
     return (
         lambda: arena.nbytes_touched + buffers.nbytes_held,
         lambda address: arena.owns(address) or buffers.owns(address),
     )
-
-
-def give_back_free_memory() -> None:
-    """Return what the allocator keeps for later to the system, where it can be told to."""
-    gc.collect()
-    with suppress(OSError, AttributeError):  # glibc only
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 if __name__ == "__main__":

@@ -116,7 +116,9 @@ class Recipe:
         except TypeError as error:
             given = ", ".join(f"{key}={value}" for key, value in self.options.items())
             raise ConfigError(f"expected options that {self.model} has, got {given}: {error}") from error
-        return model.to(memory_format=torch.channels_last) if self.channels_last else model
+        if self.channels_last:
+            return model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        return model
 
     def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return the optimiser; norms and biases do not decay."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from slimgrad.lab.peak import pools_of
 from slimgrad.lab.run import Run
 from slimgrad.report.memory import LiveBytes
 
@@ -39,7 +40,7 @@ def timeline(run: Run) -> dict[str, Any]:
     if run.session is not None:
         run.session.progress.begin_forward()  # the step before is over
         run.session.tuning.meter.is_on = False
-    with Recording(*_pools(run)) as live:
+    with Recording(*pools_of(run.session)) as live:
         live.track(*run.model.parameters(), *run.model.buffers(), *grads, *state, x, y)
         static = live.now
         loss = run.criterion(run.model(x), y)
@@ -52,16 +53,6 @@ def timeline(run: Run) -> dict[str, Any]:
         "forward": forward / len(samples),  # share of the operators that belong to forward
         "samples": _thinned(samples, N_SAMPLES),
     }
-
-
-def _pools(run: Run) -> tuple[Any, Any]:
-    if run.session is None:
-        return None, None
-    arena, buffers = run.session.shelf.arena, run.session.shelf.buffers
-    return (
-        lambda: arena.nbytes_touched + buffers.nbytes_held,
-        lambda address: arena.owns(address) or buffers.owns(address),
-    )
 
 
 def _thinned(samples: list[int], n: int) -> list[int]:

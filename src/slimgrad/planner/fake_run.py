@@ -17,7 +17,6 @@ import contextlib
 import copy
 import itertools
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,7 +32,7 @@ from slimgrad.origins import PLAIN_TYPES
 from slimgrad.planner.fake_shelf import FakeShelf, Item, Pool
 from slimgrad.planner.rates import Rates
 from slimgrad.policy import Policy
-from slimgrad.report.memory import POOLED, LiveBytes
+from slimgrad.report.memory import LiveBytes
 from slimgrad.session import Session
 
 START = Relative(0.25)  # where every adaptive bound starts
@@ -99,18 +98,8 @@ class FakeLive(LiveBytes):
         """Forget the operators of the step before."""
         self.moments.clear()
 
-    def _count(self, tensors: Iterable[torch.Tensor]) -> None:
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            key = weakref.ref(storage, self._died)
-            before = self._storages.get(key)
-            if before is None:
-                is_pooled = self._pool is not None and self._pool.owns(storage)
-                before = self._storages[key] = POOLED if is_pooled else 0
-            size = storage.nbytes()
-            if before not in (POOLED, size):
-                self._storages[key] = size
-                self.now += size - before
+    def _is_pooled(self, storage: torch.UntypedStorage) -> bool:
+        return self._pool is not None and self._pool.owns(storage)
 
 
 def predict(

@@ -131,11 +131,14 @@ class LiveBytes(TorchDispatchMode):
             key = weakref.ref(storage, self._died)
             before = self._storages.get(key)
             if before is None:
-                before = self._storages[key] = POOLED if self._owns(storage.data_ptr()) else 0
+                before = self._storages[key] = POOLED if self._is_pooled(storage) else 0
             size = storage.nbytes()
             if before not in (POOLED, size):  # new, or resized
                 self._storages[key] = size
                 self.now += size - before
+
+    def _is_pooled(self, storage: torch.UntypedStorage) -> bool:
+        return self._owns(storage.data_ptr())
 
     def _died(self, key: weakref.ref) -> None:
         self.now -= max(self._storages.pop(key, 0), 0)

@@ -39,7 +39,35 @@ def he_init(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
-class AlexNet(nn.Module):
+class OfStages(nn.Module):
+    """Stages of convolutions, a pool of fixed size, linear layers: AlexNet and VGG."""
+
+    features: nn.Sequential
+    pool: nn.Module
+    classifier: nn.Module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.pool(self.features(x)).flatten(1))
+
+    def segments(self) -> list[nn.Module]:
+        return [*self.features, self.classifier]
+
+
+class OfBlocks(nn.Module):
+    """A stem, blocks that repeat, a head: ResNet and MobileNet."""
+
+    stem: nn.Module
+    blocks: nn.Sequential
+    head: nn.Module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.blocks(self.stem(x)))
+
+    def segments(self) -> list[nn.Module]:
+        return [*self.blocks]
+
+
+class AlexNet(OfStages):
     """The one-column AlexNet: five convolutions, three linear layers, dropout between them; `stem` as in ResNet."""
 
     def __init__(
@@ -70,14 +98,8 @@ class AlexNet(nn.Module):
             nn.Dropout(dropout), nn.Linear(hidden, hidden), relu(), nn.Linear(hidden, classes),
         )  # fmt: skip
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.classifier(self.pool(self.features(x)).flatten(1))
 
-    def segments(self) -> list[nn.Module]:
-        return [*self.features, self.classifier]
-
-
-class Vgg16(nn.Module):
+class Vgg16(OfStages):
     """VGG-16, with batch norm after every convolution when `norm`."""
 
     def __init__(
@@ -109,12 +131,6 @@ class Vgg16(nn.Module):
         )  # fmt: skip
         he_init(self)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.classifier(self.pool(self.features(x)).flatten(1))
-
-    def segments(self) -> list[nn.Module]:
-        return [*self.features, self.classifier]
-
 
 class Residual(nn.Module):
     """relu(branch(x) + shortcut(x)), the branch being two 3x3 convolutions or a bottleneck."""
@@ -143,7 +159,7 @@ class Residual(nn.Module):
         return self.relu(out)
 
 
-class ResNet(nn.Module):
+class ResNet(OfBlocks):
     """ResNet-18 or ResNet-50; `stem` is "imagenet" (7x7, stride 2, pool) or "small" (3x3, for 32x32 images)."""
 
     def __init__(
@@ -169,12 +185,6 @@ class ResNet(nn.Module):
         self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
         he_init(self)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.blocks(self.stem(x)))
-
-    def segments(self) -> list[nn.Module]:
-        return [*self.blocks]
-
 
 class InvertedResidual(nn.Module):
     """Widen by 1x1, filter depthwise, narrow by 1x1; the input is added when the shape allows."""
@@ -194,7 +204,7 @@ class InvertedResidual(nn.Module):
         return x + self.branch(x) if self.adds else self.branch(x)
 
 
-class MobileNet(nn.Module):
+class MobileNet(OfBlocks):
     """A MobileNetV2: depthwise convolutions and ReLU6; with `stem` "small" its first two strides are 1."""
 
     def __init__(
@@ -226,9 +236,3 @@ class MobileNet(nn.Module):
             nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(last, classes),
         )  # fmt: skip
         he_init(self)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.blocks(self.stem(x)))
-
-    def segments(self) -> list[nn.Module]:
-        return [*self.blocks]
