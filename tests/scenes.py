@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from slimgrad.planner.out_of_memory import give_back_memory
+from slimgrad.report.memory import resident_now
+
 AUTOCASTS = {"float32": contextlib.nullcontext, "bfloat16": lambda: torch.autocast("cpu", torch.bfloat16)}
 
 
@@ -88,3 +91,9 @@ def kept_bytes(session: Any) -> int:
     if hasattr(session, "report"):
         return session.report().to_dict()["last_step"]["saved_out"]
     return session.kept_bytes()
+
+
+def resident() -> int:
+    """Return the resident set once everything that is free has been given back; 0 where the system does not tell."""
+    give_back_memory()
+    return resident_now() or 0

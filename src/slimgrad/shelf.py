@@ -47,7 +47,7 @@ class Shelf:
         self.arena = Arena(heap)
         self.buffers = Buffers(heap)
         self.tiers = Tiers(self.arena, self.buffers, policy)
-        self.freed = Freed(getattr(policy, "give_back", 0))
+        self.freed = Freed(getattr(policy, "give_back", None))
         self.ledger = ledger
         self._n_coded = 0
         self._last: weakref.ref[Stored] | None = None  # whose values are held; Note [Decoded once]

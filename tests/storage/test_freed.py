@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slimgrad.report.memory import resident_now
-from slimgrad.storage.freed import Freed
+from slimgrad.storage.freed import EVERY, HUGE_PAGES, Freed
 
 PIECE = 100_000  # bytes: below the size from which malloc maps memory of its own
 N_PIECES = 640
@@ -23,6 +23,13 @@ def test_it_is_called_when_enough_has_passed(monkeypatch):
     assert calls == [0, 0]
     Freed(every=0).passed(1 << 40)
     assert calls == [0, 0]
+
+
+@pytest.mark.parametrize(("word", "every"), [("1", EVERY), ("0", 0), ("", 0)])
+def test_by_itself_only_where_huge_pages_make_it_cheap(monkeypatch, word, every):
+    monkeypatch.setenv(HUGE_PAGES, word)
+    assert Freed(None).every == every
+    assert Freed(7).every == 7
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc, asks glibc")

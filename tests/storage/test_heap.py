@@ -168,6 +168,17 @@ def test_small_steps_stay_warm() -> None:
         assert heap.n_regions == 1
 
 
+@pytest.mark.parametrize("usual", [2 * MIB, 6 * MIB])
+def test_one_large_step_among_small_ones_is_forgotten(usual: int) -> None:
+    heap = Heap()
+    buffers = Buffers(heap)
+    buffers.take(WARM)
+    for _ in range(2 * PATIENCE):
+        buffers.take(usual)
+        heap.trim()
+    assert usual <= heap.nbytes_touched <= usual + pages.HUGE
+
+
 @pytest.mark.usefixtures("no_huge_pages")
 def test_where_fresh_pages_are_dear_they_stay_for_a_while() -> None:
     heap = Heap()

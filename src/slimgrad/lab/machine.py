@@ -13,6 +13,7 @@ import torch
 import slimgrad
 from slimgrad import kernels
 from slimgrad.kernels import native
+from slimgrad.storage.freed import HUGE_PAGES
 
 EXTRAS = {
     "gpu": ("triton",),
@@ -24,6 +25,7 @@ VARIABLES = {
     "SLIMGRAD_ISA": "instruction set of the compiled kernels: avx512, avx2 or portable",
     "SLIMGRAD_KERNELS": "native or reference",
     "SLIMGRAD_DEBUG": "1: the command line shows whole tracebacks",
+    HUGE_PAGES: "1, before Python starts: torch asks for huge pages, and freed memory goes back to the system",
     "SLIMGRAD_LIBRARY": "path of another compiled library",
 }
 

@@ -1,6 +1,7 @@
-"""How much memory a training step takes: plain, slim and checkpointed, each in a fresh process, measured in two ways.
+"""How much memory a training step takes: plain, slim and checkpointed, each in a fresh process, measured in three ways.
 
     resident   the high-water mark of the resident set: the truth, with the allocator and the libraries in it
+    huge       the same in processes where torch asks for huge pages, which let a session give freed memory back
     live       the bytes of all live tensors after every operator, pools and arena counted whole: exact and repeatable
 
 Static memory (parameters, buffers, gradients, optimiser state, one batch) is there before the first step and is taken
@@ -20,9 +21,10 @@ from slimgrad.lab.arms import ARMS, Material, Setup, Step, in_fresh_process, set
 from slimgrad.planner.out_of_memory import give_back_memory
 from slimgrad.report.memory import LiveBytes, reset_resident_peak, resident_now, resident_peak
 from slimgrad.session import Session
+from slimgrad.storage.freed import HUGE_PAGES
 
 STEPS = 3
-KINDS = ("live", "resident")
+KINDS = ("live", "resident", "huge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,8 @@ def measure(setup: Setup, arms: tuple[str, ...] = ARMS, kinds: tuple[str, ...] =
 
 def measure_one(setup: Setup, arm: str, kind: str) -> Weight:
     """Return the weight of one arm in a fresh process."""
-    return Weight(**json.loads(in_fresh_process(__name__, setup, arm, kind)))
+    environment = {HUGE_PAGES: "1"} if kind == "huge" else {}
+    return Weight(**json.loads(in_fresh_process(__name__, setup, arm, kind, **environment)))
 
 
 def weigh(setup: Setup, arm: str, kind: str) -> Weight:

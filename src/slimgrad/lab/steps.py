@@ -1,7 +1,7 @@
 """How long a training step takes: plain, slim and checkpointed, interleaved in one process.
 
 The machine's speed drifts by more than the arms differ, so they take turns, and every ratio is taken within one round.
-Plain PyTorch can have huge pages too (THP_MEM_ALLOC_ENABLE=1, read when the process starts): that comparison is made in
+Plain PyTorch can have huge pages too (THP_MEM_ALLOC_ENABLE=1, read when it first allocates): that comparison is made in
 a process of its own, again interleaved.
 """
 
@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from slimgrad.lab.arms import ARMS, Material, Setup, Step, in_fresh_process, setup_of
+from slimgrad.storage.freed import HUGE_PAGES
 
 ROUNDS = 7
 WARM_UP = 2  # rounds: the first steps map memory and learn roles
-HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
 
 
 class Ratio(NamedTuple):
@@ -70,7 +70,7 @@ def measure(setup: Setup, rounds: int = ROUNDS, arms: tuple[str, ...] = ARMS, wa
 
 def measure_with_huge_pages(setup: Setup, rounds: int = ROUNDS, arms: tuple[str, ...] = ("plain", "slim")) -> Times:
     """Return the times in a process where torch's own allocator asks for huge pages."""
-    printed = in_fresh_process(__name__, setup, str(rounds), ",".join(arms), **HUGE_PAGES)
+    printed = in_fresh_process(__name__, setup, str(rounds), ",".join(arms), **{HUGE_PAGES: "1"})
     return Times(**json.loads(printed))
 
 

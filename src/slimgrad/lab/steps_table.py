@@ -18,7 +18,7 @@ from slimgrad.lab.peak import KINDS, Weight
 from slimgrad.lab.steps import Times
 
 MEBIBYTE = 1 << 20
-COLUMNS = ("step", "x plain", "with huge pages", "live", "ratio", "resident", "ratio", "saved")
+COLUMNS = ("step", "x plain", "huge pages", "live", "ratio", "resident", "ratio", "huge pages", "ratio", "saved")
 
 
 @dataclass(slots=True)

@@ -6,12 +6,12 @@ torch and of the C library keep for later goes back to the device and to the sys
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import traceback
-from contextlib import suppress
 
 import torch
+
+from slimgrad.storage.freed import Freed
 
 PHRASES = (
     "not enough memory",
@@ -41,5 +41,4 @@ def give_back_memory(error: BaseException | None = None) -> None:
     gc.collect()
     if torch.accelerator.is_available():
         torch.accelerator.empty_cache()
-    with suppress(OSError, AttributeError):  # glibc only
-        ctypes.CDLL(None).malloc_trim(0)
+    Freed.trim(0)

@@ -10,8 +10,8 @@ mark is that of the sum and not the sum of two high-water marks. docs/decisions/
 
 Note [What stays warm]. Forward has its own peak, at its first layers, when next to nothing is stored yet. Pages that
 only the last backward needed would add to it, so trim(), once per step, gives them back where huge pages make it cheap
-to touch them anew: 0.09 s per GB, against 0.94 s without, where they stay until no step has used them for a while.
-The first WARM bytes always stay, so that small models pay nothing.
+to touch them anew: 0.09 s per GB, against 0.94 s without. Where they are dear, and below WARM bytes everywhere, pages
+stay until PATIENCE steps have not used them: small models pay nothing, and one large step is forgotten.
 
 Note [Who gives back]. A range comes back by a destructor, and a destructor may run at any moment in any thread, also in
 a garbage collection in the middle of reserve(). It therefore takes no lock: it appends to a deque of the region, and
@@ -35,7 +35,7 @@ from slimgrad.storage.pages import HUGE, Pages, default_nbytes, unlock_in_child
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector a kernel may load
 PATIENCE = 16  # trims for which a region stays that nobody used, and pages where new ones are dear
-WARM = 1 << 24  # bytes of a region that are not given back by trim(); eight huge pages, about a millisecond
+WARM = 1 << 24  # bytes of a region that are not given back after every step; eight huge pages, about a millisecond
 DROPPED = 1 << 62  # instead of coded bytes: the range was reserved and never kept
 
 
@@ -63,7 +63,7 @@ class Region(Gaps):
         self.lent: set[Lease] = set()
         self.nbytes_coded = 0
         self.is_reserved = False  # for an encoder; see Note [Any order]
-        self.high = 0  # the largest end in use since pages above it were last given back
+        self.high = 0  # the largest end in use since the last trim that was due
         self.last_use = 0
 
     @property
@@ -74,16 +74,18 @@ class Region(Gaps):
         """Note that bytes below `end` are written."""
         if end > self.high:
             self.high = end
-            self.pages.touch(end)
+        self.pages.touch(end)
 
     def trim(self, is_due: bool) -> None:
-        """Give pages back; see Note [What stays warm]."""
+        """Give pages back, every PATIENCE steps also those that are kept warm; see Note [What stays warm]."""
         if self.is_reserved or not (self.pages.is_huge or is_due):
             return
-        keep = max(WARM, self.top if self.pages.is_huge else self.high)
+        warm = min(WARM, self.high) if is_due else WARM
+        keep = max(warm, self.top) if self.pages.is_huge else self.high
         if self.pages.touched > keep + HUGE:
             self.pages.forget(keep)
-        self.high = self.top
+        if is_due:
+            self.high = self.top
 
     def bury(self) -> None:
         """Give back what has died; see Note [Who gives back]."""
