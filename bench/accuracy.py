@@ -31,8 +31,11 @@ NETS = {
     "vgg16_bn": replace(BASE, model="vgg16_bn", options={"width": 0.25, "dropout": 0.0}, lr=0.05),
     "alexnet": replace(BASE, model="alexnet", options={"width": 0.5}),
     "resnet50": replace(BASE, model="resnet50", options={"width": 0.125}),
-    "gpt": Recipe("gpt", "sotu", size=256, steps=2000, batch=16, audits=12, test_examples=1024, threads=1),
-}
+    "gpt": Recipe(
+        "gpt", "sotu", size=128, steps=800, batch=16, lr=2e-3, audits=8, test_every=200, test_examples=2048, threads=1,
+        options={"width": 96, "depth": 4, "heads": 4, "dropout": 0.0},
+    ),
+}  # fmt: skip
 ARMS = "plain,noise:0.05,noise:0.2"
 
 

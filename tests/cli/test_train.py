@@ -11,9 +11,16 @@ from typer.testing import CliRunner
 from slimgrad.cli import app
 from slimgrad.cli.train import options_of
 from slimgrad.errors import ConfigError
+from slimgrad.lab import machine
 from slimgrad.lab import train as train_module
 
 TINY = ["train", "tiny_nets:cnn", "--data", "random", "--size", "16", "--steps", "3", "--batch", "4", "--threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _environment_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in machine.ASK_FOR_HUGE_PAGES:
+        monkeypatch.setenv(name, "0")  # so that the command's own choice does not outlive the test
 
 
 def test_it_trains_and_leaves_result_checkpoint_and_page(tmp_path: Path) -> None:
@@ -37,12 +44,21 @@ def test_an_interrupted_run_ends_with_a_status_of_its_own_and_is_resumed(tmp_pat
     assert "from step 2" in done.output
 
 
+def test_a_published_system_trains_and_says_what_is_not_as_in_its_paper(tmp_path: Path) -> None:
+    arguments = [*TINY, "--system", "freelunch", "--channels-last", "--audits", "0", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, arguments, env={"COLUMNS": "160"})
+    assert done.exit_code == 0, done.output
+    assert "host memory is where tensors of a CPU are" in " ".join(done.output.split())
+    recipe = json.loads((tmp_path / "result.json").read_text())["recipe"]
+    assert (recipe["system"], recipe["channels_last"]) == ("freelunch", True)
+
+
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
         (["--bound", "tight"], "noise:SHARE"),
         (["--policy", "squash"], "compress:CODEC"),
-        (["--system", "comet"], "not built yet"),
+        (["--system", "magic"], "comet, acgc, freelunch, cdma"),
         (["--data", "imagenet"], "fashion-mnist"),
         (["--set", "width"], "--set width=0.25"),
         (["--resume"], "begin without --resume"),

@@ -13,6 +13,7 @@ import pytest
 
 from slimgrad import ConfigError
 from slimgrad.lab.fleet import finished, run_all
+from slimgrad.lab.machine import ASK_FOR_HUGE_PAGES
 from slimgrad.lab.recipe import Recipe
 from slimgrad.lab.train import CHECKPOINT
 
@@ -46,6 +47,16 @@ def test_a_result_of_another_recipe_is_not_taken_for_it(tmp_path: Path) -> None:
     path.write_text(json.dumps({"recipe": TINY.filled().to_dict()}))
     with pytest.raises(ConfigError, match=r"got a result with seed 0; remove it or use another folder"):
         finished(path, replace(TINY, seed=4))
+
+
+@pytest.mark.skipif(not ASK_FOR_HUGE_PAGES, reason="only Linux has them")
+def test_every_run_asks_for_huge_pages_unless_told_otherwise(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
+    (result,) = run_all({"a": replace(TINY, arm="plain")}, tmp_path / "one", tmp_path / "work").values()
+    assert result["machine"]["huge pages"] == "asked for"
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "0")
+    (result,) = run_all({"a": replace(TINY, arm="plain")}, tmp_path / "two", tmp_path / "work").values()
+    assert result["machine"]["huge pages"] == "not asked for"
 
 
 def test_a_run_that_fails_tells_why(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ def sums(saved_in: int, saved_out: int) -> Sums:
 
 
 def test_a_long_run_has_a_hundred_points_and_a_short_one_all() -> None:
-    assert sum(History(5000).is_point_due(step) for step in range(1, 5001)) == 100
-    assert sum(History(7).is_point_due(step) for step in range(1, 8)) == 7
+    assert sum(History(5000).is_point_due(step - 1, step) for step in range(1, 5001)) == 100
+    assert sum(History(7).is_point_due(step - 1, step) for step in range(1, 8)) == 7
 
 
 def test_a_point_is_the_mean_of_its_steps_and_what_the_ledger_counted_since_the_last() -> None:

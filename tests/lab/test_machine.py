@@ -49,6 +49,13 @@ def test_the_slow_kernels_say_why_the_library_is_missing(monkeypatch: pytest.Mon
     assert machine.kernels_in_use() == "reference (slow), because the file is not there"
 
 
+def test_huge_pages_are_those_that_the_environment_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "0")
+    assert machine.describe()["huge pages"] == "not asked for"
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "1")
+    assert machine.has_huge_pages() == (sys.platform == "linux")
+
+
 def test_a_missing_package_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(machine.EXTRAS, "gpu", ("surely-not-installed",))
     assert machine.extras()["gpu"] == {"surely-not-installed": None}

@@ -76,3 +76,9 @@ def test_what_is_open_is_no_demand_on_a_result() -> None:
     assert replace(asked, threads=2).differs_from(done) == []
     assert replace(asked, lr=0.3, seed=1).differs_from(done) == ["seed", "lr"]
     assert replace(asked, options={"width": 0.5}).differs_from(done) == ["options"]
+
+
+def test_a_field_that_is_newer_than_a_result_had_its_default() -> None:
+    older = {key: value for key, value in TINY.filled().to_dict().items() if key not in ("system", "most_batch")}
+    assert TINY.differs_from(older) == []
+    assert "system" in TINY.for_arm("system:comet").differs_from(older)

@@ -1,4 +1,4 @@
-"""Bounds, policies and systems as people type them."""
+"""Bounds and policies as people type them."""
 
 import pytest
 
@@ -6,7 +6,7 @@ import slimgrad
 from slimgrad import ConfigError
 from slimgrad.bounds.noise import Noise
 from slimgrad.lab import words
-from slimgrad.lab.words import BOUND_GRAMMAR, POLICY_GRAMMAR, SYSTEMS, bound_of, policy_of, system_of
+from slimgrad.lab.words import BOUND_GRAMMAR, POLICY_GRAMMAR, bound_of, policy_of
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,3 @@ def test_a_policy_that_is_not_built_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(words.POLICIES, "teleport", ("Teleport", "may"))
     with pytest.raises(ConfigError, match=r"is built \(compress.*got 'teleport:mars', which is not built yet"):
         policy_of("teleport:mars")
-
-
-def test_systems_are_whole_or_say_what_is_missing_and_what_runs() -> None:
-    assert system_of("acgc")[:2] == ("acgc:0.5", "compress:acgc")
-    for name, system in SYSTEMS.items():
-        bound_of(system.bound)
-        policy_of(system.policy)
-        if system.missing:
-            with pytest.raises(ConfigError, match=f"not built yet: .* runs with --bound {system.bound}"):
-                system_of(name)
-    with pytest.raises(ConfigError, match="acgc, comet, freelunch, cdma, got 'magic'"):
-        system_of("magic")

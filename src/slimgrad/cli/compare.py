@@ -22,7 +22,9 @@ def command(
     model: Annotated[str, typer.Argument(help=f"{', '.join(models.names())}, or module:function.")],
     data_set: Annotated[str, typer.Option("--data", help=f"{', '.join(data.names())}.")] = "fashion-mnist",
     seeds: Annotated[int, typer.Option(help="Seeds 0 to n - 1, the same in every arm.", min=1)] = 3,
-    arms: Annotated[str, typer.Option(help=f"By commas: plain, slim, checkpoint, {BOUND_GRAMMAR}.")] = ARMS,
+    arms: Annotated[
+        str, typer.Option(help=f"By commas: plain, slim, checkpoint, system:comet, {BOUND_GRAMMAR}.")
+    ] = ARMS,
     bound: Annotated[str, typer.Option(help="Of the arm slim.")] = DEFAULT_BOUND,
     policy: Annotated[str, typer.Option(help="Of all arms that compress.")] = "compress",
     epochs: Annotated[float, typer.Option(help="Passes over the data.", min=0)] = 1.0,
@@ -34,6 +36,7 @@ def command(
     test_every: Annotated[int, typer.Option(help="Steps between tests; 0: ten in all.", min=0)] = 0,
     audits: Annotated[int, typer.Option(help="Times that the gradient's error is measured.", min=0)] = 10,
     threads: Annotated[int, typer.Option(help="Threads of each run; 0: torch's own choice.", min=0)] = 0,
+    channels_last: Annotated[bool, typer.Option("--channels-last", help="Images as NHWC: often faster.")] = False,
     jobs: Annotated[int, typer.Option(help="Runs at a time; times are only comparable with 1.", min=1)] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder of runs, table and page.")] = None,
 ) -> None:
@@ -43,6 +46,7 @@ def command(
     recipe = Recipe(
         model, data_set, bound=bound, policy=policy, options=options_of(option or []), size=size, epochs=epochs,
         steps=steps, batch=batch, lr=lr, test_every=test_every, audits=audits, threads=threads,
+        channels_last=channels_last,
     )  # fmt: skip
     recipe.filled()  # what cannot work is said before the first run
     folder = out or Path("out") / "compare" / f"{model.replace(':', '.')}-{data_set.partition(':')[0]}"

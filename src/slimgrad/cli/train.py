@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,11 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from slimgrad.errors import ConfigError
 from slimgrad.lab import data, models, pages
-from slimgrad.lab.recipe import DEFAULT_BOUND, Recipe
+from slimgrad.lab.machine import ASK_FOR_HUGE_PAGES
+from slimgrad.lab.recipe import DEFAULT_BOUND, SYSTEM, Recipe
 from slimgrad.lab.run import Run
+from slimgrad.lab.systems import SYSTEMS
 from slimgrad.lab.tensorboard import Log
 from slimgrad.lab.train import Interrupted, Watcher, train
-from slimgrad.lab.words import BOUND_GRAMMAR, POLICY_GRAMMAR, SYSTEMS, system_of
+from slimgrad.lab.words import BOUND_GRAMMAR, POLICY_GRAMMAR
 from slimgrad.report.table import nbytes
 
 PAGE = "page.html"
@@ -29,6 +31,7 @@ def command(
     bound: Annotated[str, typer.Option(help=f"plain, checkpoint, or {BOUND_GRAMMAR}.")] = DEFAULT_BOUND,
     policy: Annotated[str, typer.Option(help=f"{POLICY_GRAMMAR}.")] = "compress",
     system: Annotated[str, typer.Option(help=f"A published system whole: {', '.join(SYSTEMS)}.")] = "",
+    most_batch: Annotated[int, typer.Option(help="That COMET may grow the batch to; 0: 8 times it.", min=0)] = 0,
     epochs: Annotated[float, typer.Option(help="Passes over the data.", min=0)] = 1.0,
     steps: Annotated[int, typer.Option(help="Steps, instead of epochs.", min=0)] = 0,
     batch: Annotated[int, typer.Option(help="Examples per step; 0: 128 images or 32 texts.", min=0)] = 0,
@@ -40,23 +43,25 @@ def command(
     test_every: Annotated[int, typer.Option(help="Steps between tests; 0: ten in all.", min=0)] = 0,
     audits: Annotated[int, typer.Option(help="Times that the gradient's error is measured.", min=0)] = 10,
     threads: Annotated[int, typer.Option(help="Threads of torch; 0: its own choice.", min=0)] = 0,
+    channels_last: Annotated[bool, typer.Option("--channels-last", help="Images as NHWC: often faster.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of checkpoint, result and page.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out, to the bit.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Log to this folder for TensorBoard.")] = None,
 ) -> None:
     """Train MODEL with its activations compressed; Ctrl-C saves, --resume goes on."""
-    if system:
-        bound, policy = system_of(system)[:2]
+    for name, value in ASK_FOR_HUGE_PAGES.items():
+        os.environ.setdefault(name, value)  # as in every process that `slimgrad compare` starts
     recipe = Recipe(
         model, data_set, policy=policy, options=options_of(option or []), size=size, seed=seed, epochs=epochs,
         steps=steps, batch=batch, lr=lr, optimizer=optimizer, test_every=test_every, audits=audits, threads=threads,
-    ).for_arm(bound)  # fmt: skip
+        channels_last=channels_last, most_batch=most_batch,
+    ).for_arm(f"{SYSTEM}{system}" if system else bound)  # fmt: skip
     folder = out or Path("out") / "train" / f"{model.replace(':', '.')}-{recipe.data.partition(':')[0]}-seed{seed}"
     console = Console()
     log = None if tensorboard is None else Log(tensorboard)
     with Shown(console, log) as watcher:
         try:
-            result = train(replace(recipe), folder, resume, watcher)
+            result = train(recipe, folder, resume, watcher)
         except Interrupted as interrupted:
             console.print(str(interrupted))
             raise typer.Exit(128 + interrupted.number) from None
@@ -113,6 +118,11 @@ class Shown(Watcher):
     def began(self, run: Run) -> None:
         self._progress.update(self._task, total=run.recipe.steps, completed=run.done)
         self._console.print(f"{run.recipe}: {run.recipe.steps} steps of {run.recipe.batch}, from step {run.done}")
+        if run.system is not None:
+            self._console.print(f"[dim]{run.system.note}[/]")
+        if run.n_grown > 1:
+            after, batch = run.system and run.system.warm_up, run.n_grown * run.recipe.batch
+            self._console.print(f"batches of {batch} after step {after and after(run.recipe.steps)}")
         if self._log is not None:
             self._log.began(run)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from slimgrad.errors import ConfigError
 from slimgrad.lab.fleet import Tell, run_all
-from slimgrad.lab.recipe import Recipe
+from slimgrad.lab.recipe import Recipe, arm_word
 from slimgrad.lab.spread import Difference, Spread, difference, spread
 
 PLAIN = "plain"
@@ -73,8 +73,7 @@ def compare(
 
 def arm_of(result: Mapping[str, Any]) -> str:
     """Return the word for the arm of a result."""
-    recipe = result["recipe"]
-    return recipe["bound"] if recipe["arm"] == "slim" else recipe["arm"]
+    return arm_word(result["recipe"])
 
 
 def by_arm(results: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, Mapping[str, Any]]]:

@@ -4,6 +4,9 @@
 
 A run whose file is there, with the same recipe, is not repeated; one that was interrupted goes on from its checkpoint
 in the work folder. So a stop at any moment loses at most a minute, and the table of results grows over time.
+
+All processes alike ask for huge pages, unless the environment has its own word on it: the resident set then follows the
+bytes that are live more closely, and plain training is faster too.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from typing import Any
 import slimgrad
 from slimgrad.errors import ConfigError, SlimgradError
 from slimgrad.lab.files import write_json
+from slimgrad.lab.machine import ASK_FOR_HUGE_PAGES
 from slimgrad.lab.recipe import Recipe
 from slimgrad.lab.train import RESULT
 
@@ -105,9 +109,10 @@ def _start(recipe: Recipe, folder: Path) -> subprocess.Popen[bytes]:
     source = str(Path(slimgrad.__file__).parents[1])
     path = os.pathsep.join(part for part in (source, os.getcwd(), os.environ.get("PYTHONPATH", "")) if part)
     threads = {"OMP_NUM_THREADS": str(recipe.threads)} if recipe.threads else {}
+    environment = {**ASK_FOR_HUGE_PAGES, **os.environ, "PYTHONPATH": path, **threads}
     command = [sys.executable, "-m", "slimgrad.lab.train", str(folder / "recipe.json"), str(folder)]
     with open(folder / ERRORS, "wb") as errors:
-        return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path, **threads}, stderr=errors)
+        return subprocess.Popen(command, env=environment, stderr=errors)
 
 
 def _collect(process: subprocess.Popen[bytes], folder: Path, path: Path) -> dict[str, Any]:

@@ -30,8 +30,9 @@ class History:
     def add_step(self, loss: float, accuracy: float, seconds: float) -> None:
         self._steps.append([loss, accuracy, seconds])
 
-    def is_point_due(self, step: int) -> bool:
-        return step % self._every == 0
+    def is_point_due(self, before: int, step: int) -> bool:
+        """Return whether a point lies between two steps, the later one included."""
+        return before // self._every < step // self._every
 
     def add_point(self, step: int, sums: Sums | None) -> None:
         """Make the steps since the last point into one; `sums` are those of the ledger since the process began."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import warnings
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +30,9 @@ VARIABLES = {
     "SLIMGRAD_LIBRARY": "path of another compiled library",
 }
 
+# For processes that train: freed memory goes back to the system, and plain training gets faster by it too.
+ASK_FOR_HUGE_PAGES = {HUGE_PAGES: "1"} if sys.platform == "linux" else {}
+
 
 def describe() -> dict[str, str]:
     """Return the facts as words, in the order a reader wants them."""
@@ -42,7 +46,13 @@ def describe() -> dict[str, str]:
         "accelerator": accelerator(),
         "kernels": kernels_in_use(),
         "threads": f"{torch.get_num_threads()} of torch, {os.cpu_count()} processors",
+        "huge pages": "asked for" if has_huge_pages() else "not asked for",
     }
+
+
+def has_huge_pages() -> bool:
+    """Return whether torch asks for huge pages in this process, as far as its environment says."""
+    return sys.platform == "linux" and os.environ.get(HUGE_PAGES) == "1"
 
 
 def kernels_in_use() -> str:

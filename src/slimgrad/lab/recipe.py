@@ -19,9 +19,11 @@ from torch import nn
 from slimgrad.errors import ConfigError
 from slimgrad.lab import data, models, words
 from slimgrad.lab.models.fitting import fitting
+from slimgrad.lab.systems import system_of
 
 FILLED = {"options", "batch", "steps", "optimizer", "lr", "weight_decay", "test_every"}  # by filled(), where open
 ARMS = ("plain", "slim", "checkpoint")
+SYSTEM = "system:"  # before the name of a published system, where an arm is named
 DEFAULT_BOUND = "noise:0.05"
 SGD, ADAMW = "sgd", "adamw"
 LEARNING = {  # by model: optimiser, peak learning rate, weight decay
@@ -58,6 +60,8 @@ class Recipe:
     audits: int = 0  # number of times that the gradient's error is measured
     threads: int = 0  # 0: torch's choice
     channels_last: bool = False  # the layout of images: often the faster one for convolutions on a CPU
+    system: str = ""  # a published system whole, in the place of bound and policy
+    most_batch: int = 0  # that a system may grow the batch to; 0: its own limit
 
     def filled(self) -> Recipe:
         """Return the recipe with its defaults written out, after a check that everything in it is known."""
@@ -81,26 +85,42 @@ class Recipe:
         models.maker(self.model)
         if self.arm not in ARMS:
             raise ConfigError(f"expected one of the arms {', '.join(ARMS)}, got {self.arm!r}")
-        if self.arm == "slim":
+        if self.system:
+            system_of(self.system)
+        elif self.arm == "slim":
             words.bound_of(self.bound)
             words.policy_of(self.policy)
         if self.optimizer not in ("", SGD, ADAMW):
             raise ConfigError(f"expected the optimizer {SGD} or {ADAMW}, got {self.optimizer!r}")
-        for name in ("epochs", "steps", "batch", "lr", "test_every", "test_examples", "audits", "threads"):
+        for name in (
+            "epochs",
+            "steps",
+            "batch",
+            "lr",
+            "test_every",
+            "test_examples",
+            "audits",
+            "threads",
+            "most_batch",
+        ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"expected {name} of 0 or more, got {getattr(self, name)}")
 
     def for_arm(self, word: str) -> Recipe:
-        """Return the recipe for "plain", "checkpoint", "slim" (with the bound it has) or a bound in words."""
+        """Return the recipe for "plain", "checkpoint", "slim" (with the bound it has), a bound, or "system:comet"."""
         if word in ARMS:
             return replace(self, arm=word)
+        if word.startswith(SYSTEM):
+            name = word[len(SYSTEM) :]
+            system_of(name)
+            return replace(self, arm="slim", bound="", policy="", system=name)
         words.bound_of(word)
         return replace(self, arm="slim", bound=word)
 
     @property
     def arm_word(self) -> str:
         """The word that for_arm() would need."""
-        return self.bound if self.arm == "slim" else self.arm
+        return arm_word(self.to_dict())
 
     def source(self) -> data.Source:
         """Return the data."""
@@ -143,13 +163,22 @@ class Recipe:
     def differs_from(self, other: Mapping[str, Any]) -> list[str]:
         """Return the names of what is not the same in the to_dict() of a filled recipe; what is open here is no demand.
 
-        Threads do not count: they change neither what is trained nor, beyond rounding, what comes out.
+        Threads do not count: they change neither what is trained nor, beyond rounding, what comes out. A field that is
+        newer than the other recipe had its default there.
         """
         own, names = self.to_dict(), [f.name for f in fields(self) if f.name != "threads"]
         options = {key: value for key, value in other.get("options", {}).items() if key in self.options}
-        known = {**other, "options": options}
+        defaults = {f.name: f.default for f in fields(self)}
+        known = {**defaults, **other, "options": options}
         return [n for n in names if own[n] != known.get(n) and not (n in FILLED and own[n] in (None, 0, 0.0, "", {}))]
 
     def __str__(self) -> str:
-        how = f"{self.bound}, {self.policy}" if self.arm == "slim" else self.arm
+        how = f"{self.bound}, {self.policy}" if self.arm == "slim" and not self.system else self.arm_word
         return f"{self.model} on {self.data}, {how}, seed {self.seed}"
+
+
+def arm_word(recipe: Mapping[str, Any]) -> str:
+    """Return the word that for_arm() needs for a recipe as plain numbers and words."""
+    if recipe.get("system"):
+        return f"{SYSTEM}{recipe['system']}"
+    return recipe["bound"] if recipe["arm"] == "slim" else recipe["arm"]

@@ -23,8 +23,10 @@ import slimgrad
 from slimgrad.lab import models, words
 from slimgrad.lab.arms import checkpoint_segments
 from slimgrad.lab.checkpoint import random_states, set_random_states
+from slimgrad.lab.growth import n_batches
 from slimgrad.lab.history import History
 from slimgrad.lab.recipe import Recipe
+from slimgrad.lab.systems import system_of
 from slimgrad.report.memory import reset_resident_peak, resident_now, resident_peak
 
 AUDIT_SEED = 500_000  # audits see batches in another order than training does
@@ -43,8 +45,11 @@ class Run:
         self.criterion: nn.Module = models.PlaceLoss() if self.source.unit == "tokens" else nn.CrossEntropyLoss()
         self.optimizer = recipe.build_optimizer(self.model)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, recipe.rate)
+        self.system = system_of(recipe.system) if recipe.system else None
+        self.n_grown = self._n_grown()  # batches that one step takes after the warm-up of a system
         self.session = self._attach()
         self.done = 0  # steps
+        self.before = 0  # ... when the last one began
         self.history = History(recipe.steps)
         self._was_reset = reset_resident_peak()
         self._resident_before = resident_now() or 0
@@ -55,22 +60,42 @@ class Run:
             checkpoint_segments(self.model)
         if self.recipe.arm != "slim":
             return None
-        bound, policy = words.bound_of(self.recipe.bound), words.policy_of(self.recipe.policy)
+        if self.system is None:
+            bound, policy = words.bound_of(self.recipe.bound), words.policy_of(self.recipe.policy)
+        else:
+            bound, policy = self.system.bound(self.recipe.steps), self.system.policy
         return slimgrad.attach(self.model, self.criterion, bound=bound, policy=policy, optimizer=self.optimizer)
 
+    def _n_grown(self) -> int:
+        if self.system is None or self.system.warm_up is None:
+            return 1
+        x, y = self.fitted_batch(0, 1, self.recipe.seed)
+        return n_batches(self.recipe, self.model, self.criterion, x, y)
+
+    def n_next(self) -> int:
+        """Return how many batches the next step takes."""
+        if self.system is None or self.system.warm_up is None or self.done < self.system.warm_up(self.recipe.steps):
+            return 1
+        return min(self.n_grown, self.recipe.steps - self.done)
+
+    def passes(self, step: int) -> bool:
+        """Return whether the last step came to this one or passed it, as a step over several batches may."""
+        return self.before < step <= self.done
+
     def step(self) -> None:
-        """Train on the next batch."""
-        start = time.perf_counter()
-        x, y = self.fitted_batch(self.done, self.recipe.batch, self.recipe.seed)
+        """Train on the next batch, or on the next few."""
+        start, n = time.perf_counter(), self.n_next()
+        x, y = self.fitted_batches(self.done, n)
         self.optimizer.zero_grad()
         logits = self.model(x)
         loss = self.criterion(logits, y)
         loss.backward()
         self.optimizer.step()
-        self.schedule.step()
-        self.done += 1
-        self.history.add_step(loss.item(), self._n_right(logits, y) / y.numel(), time.perf_counter() - start)
-        if self.history.is_point_due(self.done):
+        for _ in range(n):
+            self.schedule.step()
+        self.before, self.done = self.done, self.done + n
+        self.history.add_step(loss.item(), self._n_right(logits, y) / y.numel(), (time.perf_counter() - start) / n)
+        if self.history.is_point_due(self.before, self.done):
             self._note_point()
 
     def _note_point(self) -> None:
@@ -83,6 +108,11 @@ class Run:
     def fitted_batch(self, step: int, size: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a batch as the model takes it."""
         return self._fitted(*self.source.batch(step, size, seed))
+
+    def fitted_batches(self, step: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the batches of n steps as one."""
+        pairs = [self.fitted_batch(step + i, self.recipe.batch, self.recipe.seed) for i in range(n)]
+        return pairs[0] if n == 1 else (torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]))
 
     def _fitted(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rows_only = self.recipe.model == "lstm"  # reads an image row by row
@@ -146,6 +176,7 @@ class Run:
         return {
             "recipe": self.recipe.to_dict(),
             "done": self.done,
+            "before": self.before,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
@@ -164,7 +195,7 @@ class Run:
             self.session.load_state_dict(state["session"])
         self.history.load_state_dict(state["history"])
         self._peak_of_others = state["peak"]
-        self.done = state["done"]
+        self.done, self.before = state["done"], state.get("before", max(0, state["done"] - 1))
         set_random_states(state["random"])
 
     def close(self) -> None:

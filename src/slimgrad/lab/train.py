@@ -131,9 +131,10 @@ def _loop(run: Run, path: Path, watcher: Watcher, stop: Stop, until: int | None)
 
 def _look(run: Run, watcher: Watcher, stop: Stop, audits: set[int]) -> bool:
     """Audit and test where they are due and an interrupted run has not done so; return whether it was tested now."""
-    if run.done in audits and not run.history.was_audited(run.done):
+    if any(map(run.passes, audits)) and not run.history.was_audited(run.done):
         run.audit()
-    is_due = run.done and (run.done % run.recipe.test_every == 0 or run.done >= run.recipe.steps)
+    is_on_time = run.before // run.recipe.test_every < run.done // run.recipe.test_every
+    is_due = run.done and (is_on_time or run.done >= run.recipe.steps)
     if not is_due or run.history.was_tested(run.done) or stop():
         return False
     is_tested = run.test(stop)

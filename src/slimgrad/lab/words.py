@@ -1,9 +1,9 @@
-"""What people type for a bound, a policy or a published system, and the objects that it means.
+"""What people type for a bound or a policy, and the objects that it means.
 
-    bound_of("noise:0.05")      policy_of("compress:zvc")      system_of("acgc")
+    bound_of("noise:0.05")      policy_of("compress:zvc")
 
-Everything that does not parse is answered with the whole grammar. Policies and systems that the library does not have
-yet are known by name, so that the answer is "not built yet" and what to type meanwhile, and not "unknown".
+Everything that does not parse is answered with the whole grammar. Policies that the library does not have yet are known
+by name, so that the answer is "not built yet" and what to type meanwhile, and not "unknown".
 """
 
 from __future__ import annotations
@@ -48,22 +48,6 @@ POLICIES = {  # word: name of the class, and whether something follows the colon
 }
 
 
-class System(NamedTuple):
-    """A published system: its bound and policy in words, or what is still missing and what to type meanwhile."""
-
-    bound: str
-    policy: str
-    missing: str = ""
-
-
-SYSTEMS: dict[str, System] = {
-    "acgc": System("acgc:0.5", "compress:acgc"),
-    "comet": System("comet", "compress", "recomputing pooling, norms and activations, beside its bound"),
-    "freelunch": System("comet", "compress", "its asynchronous pipeline of compression and transfers"),
-    "cdma": System("exact", "swap:host"),  # lossless, zero values left out, moved to host memory and back
-}  # fmt: skip
-
-
 def bound_of(text: str) -> Any:
     """Return the bound that words such as "exact" or "relative:0.5" name."""
     kind, colon, value = text.partition(":")
@@ -91,16 +75,3 @@ def policy_of(text: str) -> Any:
         built = ", ".join(word for word, (known, _) in POLICIES.items() if hasattr(slimgrad, known))
         raise ConfigError(f"expected a policy that is built ({built}), got {text!r}, which is not built yet")
     return make(value) if value else make()
-
-
-def system_of(name: str) -> System:
-    """Return the published system of that name."""
-    if name not in SYSTEMS:
-        raise ConfigError(f"expected one of the systems {', '.join(SYSTEMS)}, got {name!r}")
-    system = SYSTEMS[name]
-    if system.missing:
-        raise ConfigError(
-            f"expected a system that is built whole, got {name!r}; not built yet: {system.missing}. "
-            f"The part that is built runs with --bound {system.bound} --policy {system.policy}"
-        )
-    return system
