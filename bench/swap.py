@@ -19,7 +19,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -28,6 +27,7 @@ from rich.table import Table
 
 import slimgrad
 from slimgrad.lab import models
+from slimgrad.lab.control_group import disk_group, join
 from slimgrad.report.memory import reset_resident_peak, resident_now, resident_peak
 from slimgrad.storage.disk import default_directory
 
@@ -84,32 +84,9 @@ def measure_apart(arm: str, group: Path | None, arguments: argparse.Namespace) -
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@contextlib.contextmanager
-def limited(megabytes: int, directory: str) -> Iterator[Path | None]:
-    """Yield a control group in which the directory's device reads and writes so many MB/s; None: no limit is set."""
-    if not megabytes:
-        yield None
-        return
-    device, rate = _disk_of(directory), megabytes * MB
-    version_1 = Path("/sys/fs/cgroup/blkio")
-    group = (version_1 if version_1.is_dir() else Path("/sys/fs/cgroup")) / f"slimgrad-bench-{os.getpid()}"
-    group.mkdir()
-    try:
-        if version_1.is_dir():
-            for way in ("read", "write"):
-                (group / f"blkio.throttle.{way}_bps_device").write_text(f"{device} {rate}")
-        else:
-            (group / "io.max").write_text(f"{device} rbps={rate} wbps={rate}")
-        yield group
-    finally:
-        group.rmdir()
-
-
-def _disk_of(directory: str) -> str:
-    """Return major:minor of the whole disk: limits do not work on partitions."""
-    number = os.stat(directory).st_dev
-    own = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
-    return ((own.parent if (own / "partition").exists() else own) / "dev").read_text().strip()
+def limited(megabytes: int, directory: str) -> contextlib.AbstractContextManager[Path | None]:
+    """Return a context with a group in which the directory's disk has so many MB/s each way; 0: no limit, None."""
+    return disk_group(directory, megabytes * MB) if megabytes else contextlib.nullcontext()
 
 
 def run(arguments: argparse.Namespace) -> list[dict[str, object]]:
@@ -167,7 +144,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.arm:
         if arguments.group:
-            (Path(arguments.group) / "cgroup.procs").write_text(str(os.getpid()))
+            join(Path(arguments.group), os.getpid())
         print(json.dumps(measure(arguments.arm, arguments)))
         return
     rows = run(arguments)

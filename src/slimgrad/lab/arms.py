@@ -125,19 +125,25 @@ def checkpoint_segments(model: nn.Module) -> None:
 
 def in_fresh_process(module: str, setup: Setup, *words: str, **environment: str) -> str:
     """Run `python -m module`, tell it the setup, and return what it prints."""
+    with fresh_process(module, setup, *words, **environment) as process:
+        printed, complaint = process.communicate()
+    if process.returncode:
+        raise ConfigError(f"expected {module} to finish in a process of its own, got:\n{complaint.strip()[-2000:]}")
+    return printed
+
+
+def fresh_process(module: str, setup: Setup, *words: str, **environment: str) -> subprocess.Popen[str]:
+    """Begin `python -m module`, tell it the setup, and return the process."""
     source = str(Path(slimgrad.__file__).parents[1])
     path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH", "")) if part)
     options = [f"{key}={value}" for key, value in asdict(setup).items() if value not in ("", None)]
-    done = subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-m", module, *words, *options],
         env={**os.environ, "PYTHONPATH": path, **environment},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
-    if done.returncode:
-        raise ConfigError(f"expected {module} to finish in a process of its own, got:\n{done.stderr.strip()[-2000:]}")
-    return done.stdout
 
 
 def setup_of(options: list[str]) -> Setup:
