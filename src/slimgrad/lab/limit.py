@@ -33,9 +33,9 @@ from slimgrad.lab.arms import Setup, fresh_process, setup_of
 from slimgrad.lab.control_group import can_limit_memory, join, memory_group
 from slimgrad.lab.words import bound_of
 from slimgrad.report.memory import resident_peak
+from slimgrad.storage.freed import HUGE_PAGES
 
-ENVIRONMENT = {"THP_MEM_ALLOC_ENABLE": "1"}
-GIVE_BACK = 256 << 20  # see docs/decisions/0005-freed-memory.md
+ENVIRONMENT = {HUGE_PAGES: "1"}  # under which a session gives freed memory back by itself
 ARMS = ("plain", "slim")
 POLL = 0.005  # seconds between two looks of the watchdog
 
@@ -188,8 +188,7 @@ def trainer(setup: Setup, arm: str) -> Callable[[int, int], float]:
     model, criterion = models.build(setup.model), models.criterion(setup.model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     if arm == "slim":
-        policy = slimgrad.Compress(give_back=GIVE_BACK)
-        slimgrad.attach(model, criterion, bound=bound_of(setup.bound), policy=policy, optimizer=optimizer)
+        slimgrad.attach(model, criterion, bound=bound_of(setup.bound), optimizer=optimizer)
 
     def step(batch: int, number: int) -> float:
         x, y = models.example(setup.model, batch, setup.size, seed=number)
