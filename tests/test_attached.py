@@ -63,7 +63,7 @@ def test_constants_are_parameters_and_buffers_as_they_are_now():
     attached.release()
 
 
-@pytest.mark.parametrize("wrong", [nn.functional.relu, "model", torch.zeros(3)], ids=str)
+@pytest.mark.parametrize("wrong", [nn.functional.relu, "model", torch.zeros(3)], ids=["function", "word", "tensor"])
 def test_what_is_no_module_is_refused(wrong):
     with pytest.raises(ConfigError, match=r"recording\(\)"):
         Attached((wrong,), Relative(0.5), {})

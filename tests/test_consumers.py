@@ -231,7 +231,11 @@ def test_attention_by_part(roles_of):
     assert ((2, 2, 6), "exact", Need.EXACT) in seen  # the logarithm of the sum
 
 
-@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"attn_mask": torch.randn(6, 6)}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"is_causal": True}, {"attn_mask": random(6, 6, grad=False)}],
+    ids=["plain", "causal", "mask"],
+)
 def test_attention_with_dropout_is_composed_of_parts_and_none_of_them_is_needed_bit_for_bit(roles_of, options):
     def attend(x):
         return F.scaled_dot_product_attention(x + 1, x + 2, x + 3, dropout_p=0.1, **options)

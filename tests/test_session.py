@@ -114,11 +114,20 @@ def test_nothing_recorded_is_explained():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"min_bytes": -1}, "min_bytes"), ({"policy": "fast"}, "Compress"), ({"bound": 0.05}, "bound")],
+    [
+        ({"min_bytes": -1}, "min_bytes"),
+        ({"policy": "fast"}, "Compress"),
+        ({"policy": slimgrad.Recompute(blocks=["nowhere"])}, "nowhere"),
+        ({"bound": 0.05}, "bound"),
+        ({"bound": slimgrad.Comet()}, "optimizer"),
+    ],
+    ids=str,
 )
-def test_wrong_arguments_are_refused(arguments, message):
+def test_wrong_arguments_are_refused_and_the_model_stays_free(arguments, message):
+    model = small_net()
     with pytest.raises(ConfigError, match=message):
-        slimgrad.attach(small_net(), **arguments)
+        slimgrad.attach(model, **arguments)
+    slimgrad.attach(model).detach()
 
 
 def test_kept_bytes_counts_what_is_kept_as_it_is():

@@ -217,4 +217,7 @@ def stricter(first: RoleBound, second: RoleBound) -> RoleBound:
 def check_policy(policy: object) -> None:
     """Raise ConfigError unless the policy is one that there is."""
     if isinstance(policy, type) or not callable(getattr(policy, "plan", None)):
-        raise ConfigError(f"expected policy=slimgrad.Compress(), Swap(tier='disk') or Recompute(), got {policy!r}")
+        raise ConfigError(
+            "expected a policy, such as policy=slimgrad.Compress(), Swap(tier='disk'), Recompute(), Hybrid() or "
+            f"Budget('4GiB'), got {policy!r}"
+        )

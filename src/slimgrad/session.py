@@ -53,7 +53,8 @@ def attach(
     """Keep what the forwards of these modules save for backward compressed under `bound`, until detach().
 
     Pass the criterion among `others`, because the loss saves tensors too. `rules` maps patterns of module paths to
-    other bounds; the first that matches holds. Tensors below `min_bytes` stay as they are.
+    other bounds; the first that matches holds. Tensors below `min_bytes` stay as they are. `seed` is for codes that
+    draw random numbers, which none of today's does.
     """
     return Session((model, *others), bound, policy, rules or {}, min_bytes, optimizer)
 
@@ -78,9 +79,13 @@ class Session:
         self.attached = Attached(modules, bound, rules)
         self._paths = self.attached.paths
         self.policy, self.min_bytes = policy, min_bytes
-        self.blocks = self._blocks_of(policy)
-        self.planned: Planned | None = policy.begin() if hasattr(policy, "begin") else None  # pyright: ignore
-        self.tuning = Tuning(self.attached, optimizer)
+        try:
+            self.blocks = self._blocks_of(policy)
+            self.planned: Planned | None = policy.begin() if hasattr(policy, "begin") else None  # pyright: ignore
+            self.tuning = Tuning(self.attached, optimizer)
+        except BaseException:
+            self.attached.release()  # the model can be attached again, with what was missing
+            raise
         self.progress = Progress(self.shelf, self.tuning)
         self.rebuilt: weakref.WeakSet[Rebuilt] = weakref.WeakSet()
         self._meter = PeakMeter()
@@ -99,11 +104,7 @@ class Session:
     def _blocks_of(self, policy: Policy) -> Blocks | None:
         if not isinstance(policy, Recompute) or policy.blocks is None:
             return None
-        try:
-            return Blocks(self._paths, self.attached.modules(), None if policy.blocks == AUTO else policy.blocks)
-        except ConfigError:
-            self.attached.release()
-            raise
+        return Blocks(self._paths, self.attached.modules(), None if policy.blocks == AUTO else policy.blocks)
 
     def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if torch.compiler.is_compiling():

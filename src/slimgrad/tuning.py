@@ -33,12 +33,8 @@ class Tuning:
         self.states: dict[Adaptive, State] = {
             bound: bound.start() for bound in bounds if not isinstance(bound, Fixed)
         }  # those that stay as they are need none
-        try:
-            for bound in self.states:
-                _check_optimizer(bound, optimizer, attached)
-        except ConfigError:
-            attached.release()  # the model can be attached again, with the optimizer this time
-            raise
+        for bound in self.states:
+            _check_optimizer(bound, optimizer, attached)
         self.begin_step(1)
 
     def bound_at(self, path: str, site: Site) -> RoleBound:

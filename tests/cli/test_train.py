@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from slimgrad.cli import app
-from slimgrad.cli.train import options_of
 from slimgrad.errors import ConfigError
 from slimgrad.lab import machine
 from slimgrad.lab import train as train_module
@@ -68,8 +67,3 @@ def test_what_cannot_work_says_what_to_type(extra: list[str], words: str, tmp_pa
     done = CliRunner().invoke(app, [*TINY, *extra, "--out", str(tmp_path)])
     assert isinstance(done.exception, ConfigError)
     assert words in str(done.exception)
-
-
-def test_options_are_numbers_truths_or_words() -> None:
-    words = ["width=0.25", "depth=3", "stem=small", "tied=True"]
-    assert options_of(words) == {"width": 0.25, "depth": 3, "stem": "small", "tied": True}

@@ -27,9 +27,9 @@ Unpack = Callable[[Any], torch.Tensor]
 MakeHooks = Callable[[tuple[nn.Module, ...], Any], tuple[Pack, Unpack]]
 
 
-def goes_red(check: Callable[..., None], attach: Callable[..., Any], *args: Any) -> None:
-    """Assert that the check fails with these hooks; those that it leaves behind are removed."""
-    with pytest.raises((AssertionError, RuntimeError, pytest.fail.Exception)):
+def goes_red(check: Callable[..., None], attach: Callable[..., Any], *args: Any, match: str | None = None) -> None:
+    """Assert that the check fails with these hooks, for the reason `match`; those that it leaves behind are removed."""
+    with pytest.raises((AssertionError, RuntimeError, pytest.fail.Exception), match=match):
         check(attach, *args)
     while not hooks_are_off():
         torch._C._autograd._pop_saved_tensors_default_hooks()

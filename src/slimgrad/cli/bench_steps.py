@@ -9,18 +9,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from slimgrad.cli import options
 from slimgrad.errors import ConfigError
 from slimgrad.lab import arms, machine, peak, steps, steps_table
 
 
 def command(
     model: Annotated[list[str] | None, typer.Option(help="A model of the lab, or module:function. Repeatable.")] = None,
-    batch: Annotated[int, typer.Option(help="Examples per step; 0 for the model's own.", min=0)] = 0,
-    size: Annotated[int | None, typer.Option(help="Side of the images, or length of the text.")] = None,
-    bound: Annotated[str, typer.Option(help="exact, relative:0.5 or absolute:0.01.")] = "relative:0.5",
-    autocast: Annotated[str, typer.Option(help="bfloat16 or float16.")] = "",
-    threads: Annotated[int, typer.Option(help="Threads of torch; 0 for its own choice.", min=0)] = 0,
-    channels_last: Annotated[bool, typer.Option("--channels-last", help="Images in channels_last layout.")] = False,
+    batch: options.OwnBatch = 0,
+    size: options.Size = None,
+    bound: options.FixedBound = "relative:0.5",
+    autocast: options.Autocast = "",
+    threads: options.Threads = 0,
+    channels_last: options.ChannelsLast = False,
     rounds: Annotated[int, typer.Option(help="Timed rounds of all arms.", min=1)] = steps.ROUNDS,
     only: Annotated[str, typer.Option(help="time or peak; both without it.")] = "",
     json: Annotated[Path | None, typer.Option(help="Write machine and results to this JSON file.")] = None,

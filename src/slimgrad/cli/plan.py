@@ -7,18 +7,19 @@ from typing import Annotated
 
 import typer
 
+from slimgrad.cli import options
 from slimgrad.errors import ConfigError
 from slimgrad.lab import arms, plan_table
 from slimgrad.planner.hardware import device_of
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help="A model of the lab, or module:function.")],
-    batch: Annotated[int, typer.Option(help="Examples per step; 0 for the model's own.", min=0)] = 0,
+    model: options.Model,
+    batch: options.OwnBatch = 0,
     device: Annotated[str, typer.Option(help="A GPU by name, such as a100-40gb, v100-16gb or rtx4090.")] = "a100-40gb",
-    size: Annotated[int | None, typer.Option(help="Side of the images, or length of the text.")] = None,
-    bound: Annotated[str, typer.Option(help="exact, relative:0.5 or absolute:0.01.")] = "relative:0.5",
-    autocast: Annotated[str, typer.Option(help="bfloat16 or float16.")] = "",
+    size: options.Size = None,
+    bound: options.FixedBound = "relative:0.5",
+    autocast: options.Autocast = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
 ) -> None:
     """Predict memory, largest batch and time per step for every way to keep activations."""

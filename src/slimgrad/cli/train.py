@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from slimgrad.errors import ConfigError
-from slimgrad.lab import data, models, pages
+from slimgrad.cli import options
+from slimgrad.lab import pages
 from slimgrad.lab.machine import ASK_FOR_HUGE_PAGES
 from slimgrad.lab.recipe import DEFAULT_BOUND, SYSTEM, Recipe
 from slimgrad.lab.run import Run
@@ -22,28 +21,26 @@ from slimgrad.lab.train import Interrupted, Watcher, train
 from slimgrad.lab.words import BOUND_GRAMMAR, POLICY_GRAMMAR
 from slimgrad.report.table import nbytes
 
-PAGE = "page.html"
-
 
 def command(
-    model: Annotated[str, typer.Argument(help=f"{', '.join(models.names())}, or module:function.")],
-    data_set: Annotated[str, typer.Option("--data", help=f"{', '.join(data.names())}.")] = "fashion-mnist",
+    model: options.Model,
+    data_set: options.Data = "fashion-mnist",
     bound: Annotated[str, typer.Option(help=f"plain, checkpoint, or {BOUND_GRAMMAR}.")] = DEFAULT_BOUND,
     policy: Annotated[str, typer.Option(help=f"{POLICY_GRAMMAR}.")] = "compress",
     system: Annotated[str, typer.Option(help=f"A published system whole: {', '.join(SYSTEMS)}.")] = "",
     most_batch: Annotated[int, typer.Option(help="That COMET may grow the batch to; 0: 8 times it.", min=0)] = 0,
-    epochs: Annotated[float, typer.Option(help="Passes over the data.", min=0)] = 1.0,
-    steps: Annotated[int, typer.Option(help="Steps, instead of epochs.", min=0)] = 0,
-    batch: Annotated[int, typer.Option(help="Examples per step; 0: 128 images or 32 texts.", min=0)] = 0,
-    size: Annotated[int | None, typer.Option(help="Side of the images, or length of the texts.")] = None,
-    lr: Annotated[float, typer.Option(help="Peak learning rate; 0: that of the model.", min=0)] = 0.0,
+    epochs: options.Epochs = 1.0,
+    steps: options.Steps = 0,
+    batch: options.Batch = 0,
+    size: options.Size = None,
+    lr: options.Rate = 0.0,
     optimizer: Annotated[str, typer.Option(help="sgd or adamw; empty: that of the model.")] = "",
-    option: Annotated[list[str] | None, typer.Option("--set", help="Of the model: width=0.25. Repeatable.")] = None,
-    seed: Annotated[int, typer.Option(help="Of weights, order and dropout.")] = 0,
-    test_every: Annotated[int, typer.Option(help="Steps between tests; 0: ten in all.", min=0)] = 0,
-    audits: Annotated[int, typer.Option(help="Times that the gradient's error is measured.", min=0)] = 10,
-    threads: Annotated[int, typer.Option(help="Threads of torch; 0: its own choice.", min=0)] = 0,
-    channels_last: Annotated[bool, typer.Option("--channels-last", help="Images as NHWC: often faster.")] = False,
+    settings: options.Settings = None,
+    seed: options.Seed = 0,
+    test_every: options.TestEvery = 0,
+    audits: options.Audits = 10,
+    threads: options.Threads = 0,
+    channels_last: options.ChannelsLast = False,
     out: Annotated[Path | None, typer.Option(help="Folder of checkpoint, result and page.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out, to the bit.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Log to this folder for TensorBoard.")] = None,
@@ -52,11 +49,11 @@ def command(
     for name, value in ASK_FOR_HUGE_PAGES.items():
         os.environ.setdefault(name, value)  # as in every process that `slimgrad compare` starts
     recipe = Recipe(
-        model, data_set, policy=policy, options=options_of(option or []), size=size, seed=seed, epochs=epochs,
+        model, data_set, policy=policy, options=options.settings_of(settings), size=size, seed=seed, epochs=epochs,
         steps=steps, batch=batch, lr=lr, optimizer=optimizer, test_every=test_every, audits=audits, threads=threads,
         channels_last=channels_last, most_batch=most_batch,
     ).for_arm(f"{SYSTEM}{system}" if system else bound)  # fmt: skip
-    folder = out or Path("out") / "train" / f"{model.replace(':', '.')}-{recipe.data.partition(':')[0]}-seed{seed}"
+    folder = out or options.folder_of("train", model, data_set, f"seed{seed}")
     console = Console()
     log = None if tensorboard is None else Log(tensorboard)
     with Shown(console, log) as watcher:
@@ -65,23 +62,9 @@ def command(
         except Interrupted as interrupted:
             console.print(str(interrupted))
             raise typer.Exit(128 + interrupted.number) from None
-    pages.write(folder / PAGE, [result])
+    pages.write(folder / options.PAGE, [result])
     console.print(summary(result))
-    console.print(f"page: {folder / PAGE}")
-
-
-def options_of(words: list[str]) -> dict[str, Any]:
-    """Return {"width": 0.25} of ["width=0.25"]; values that are no numbers or truths are words."""
-    options: dict[str, Any] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not key or not equals:
-            raise ConfigError(f"expected an option of the model such as --set width=0.25, got {word!r}")
-        try:
-            options[key] = json.loads(value.lower() if value in ("True", "False") else value)
-        except json.JSONDecodeError:
-            options[key] = value
-    return options
+    console.print(f"page: {folder / options.PAGE}")
 
 
 def summary(result: dict[str, Any]) -> str:
