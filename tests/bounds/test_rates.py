@@ -7,7 +7,17 @@ import pytest
 import torch
 
 from slimgrad import Relative, codecs
-from slimgrad.bounds.rates import BITS, CURVES, MEASURED_AT, Item, cheapest
+from slimgrad.bounds.rates import (
+    COARSEST_STEP,
+    CURVES,
+    EXACT_BITS,
+    FINEST_STEP,
+    MEASURED_AT,
+    Item,
+    bits,
+    cheapest,
+    factor_of,
+)
 from slimgrad.codecs import Nested
 
 DATA = {"sparse": torch.relu, "signed": lambda x: x, "centred": lambda x: x}
@@ -27,7 +37,7 @@ def test_curves_are_those_of_the_code(curve):
 
 def test_coarser_steps_cost_fewer_bits():
     for curve in CURVES:
-        assert bool((np.diff(BITS[curve]) < 0).all())
+        assert bool((np.diff(CURVES[curve]) < 0).all())
 
 
 @pytest.mark.parametrize("budget", [1e-6, 1e-3, 0.03, 1.0])
@@ -37,6 +47,43 @@ def test_the_budget_holds_and_is_used(budget):
     assert noise_of(items, steps) <= budget
     if budget == 1e-3:
         assert noise_of(items, steps) > 0.5 * budget
+
+
+def bits_of(items, steps):
+    pairs = zip(items, steps, strict=True)
+    return sum(item.numel * (bits(item.curve, step) if step else EXACT_BITS) for item, step in pairs)
+
+
+def best_of_all(items, budget, limits):
+    """Return the fewest bits over a grid of steps of three items."""
+    grid = 2.0 ** np.linspace(np.log2(FINEST_STEP), np.log2(COARSEST_STEP), 46)
+    steps = np.stack(np.meshgrid(grid, grid, grid, indexing="ij"), axis=-1).reshape(-1, 3)
+    noise = steps**2 @ np.array([item.sensitivity for item in items])
+    cost = sum(item.numel * np.interp(np.log2(steps[:, k]), np.log2(MEASURED_AT), CURVES[item.curve])
+               for k, item in enumerate(items))  # fmt: skip
+    return cost[(noise <= budget) & (steps**2 @ limits.T <= 1.0).all(axis=1)].min()
+
+
+@pytest.mark.parametrize("budget", [1e-3, 1e-2, 0.1])
+@pytest.mark.parametrize("limits", [[[0.0, 0.0, 0.0]], [[0.5, 8.0, 0.0], [0.0, 1.0, 30.0]], [[300.0, 0.2, 0.0]]])
+def test_no_other_steps_are_much_cheaper(budget, limits):
+    items = [
+        Item(40_000, "sparse", 1.0, 0.02, 2.0),
+        Item(60_000, "centred", 1.0, 0.004, 2.0),
+        Item(9_000, "signed", 1.0, 0.02, 2.0),
+    ]
+    assert bits_of(items, cheapest(items, budget, np.array(limits))) <= 1.02 * best_of_all(
+        items, budget, np.array(limits)
+    )
+
+
+def test_what_is_there_however_few_values_are_not_zero_is_not_scaled():
+    full = factor_of("sparse", 1.0, bits("sparse", 1.0))
+    assert full == pytest.approx(1.0)
+    x = torch.relu(torch.randn(400_000, generator=torch.Generator().manual_seed(0)) - 1.0)
+    stored = {step: codecs.encode(x, Nested(), bound=Relative(step / 2)).nbytes * 8 / x.numel() for step in (0.25, 1.0)}
+    predicted = 1.0 + factor_of("sparse", 1.0, stored[1.0]) * (bits("sparse", 0.25) - 1.0)
+    assert predicted == pytest.approx(stored[0.25], rel=0.06)
 
 
 def test_the_larger_of_two_equals_gets_the_coarser_step():

@@ -7,14 +7,16 @@ How: what each site adds to the gradient and to each layer is measured in the ru
 (sensitivity.py); the budget is then spent where it buys the most bytes, with a limit per layer (rates.py). The state:
 
     sites         what is known of each, and its bound; see sensitivity.py
+    loads         the noise expected in all and in each layer, as a share of its gradient
     layers        the least share of the gradient's energy that each has had lately
     calibration   measured / expected noise in audits, a slow mean
     pressure      by layer, where an audit found more noise than its limit: the factor by which it is now mistrusted
     broken        by layer, whose limit a measurement or an audit found exceeded: the step, and the share of the last
 
-A bound becomes looser by at most LOOSEN and only after a new measurement, the second at least; errors that travel must
-have been followed once. It becomes tighter at once. What no step keeps within the limits is kept exactly, and
-tried again later: what is exact is not measured, so what was known of it is slowly forgotten.
+Bounds are set anew when all sites that were due have had their turn, and at once when a measurement says that a layer
+or the whole gets more than its share. A bound becomes looser by at most LOOSEN and only after a new measurement, the
+second at least; errors that travel must have been followed once. What no step keeps within the limits is kept exactly,
+and tried again later: what is exact is not measured, so what was known of it is slowly forgotten.
 """
 
 from __future__ import annotations
@@ -26,19 +28,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from slimgrad.bounds import sensitivity
-from slimgrad.bounds.base import FIRST_STEPS, NEGLIGIBLE, Reading, Request, Site, State, is_due, site_key, site_of
+from slimgrad.bounds.base import NEGLIGIBLE, Reading, Request, Site, State, is_due, site_key, site_of
 from slimgrad.bounds.fixed import Exact, Relative
-from slimgrad.bounds.rates import FINEST_STEP, Item, bits, cheapest
+from slimgrad.bounds.rates import FINEST_STEP, Item, cheapest, factor_of
 from slimgrad.bounds.sensitivity import ALL, PARTS, START, Sites, loads, noise_of, shares_of, unknown_share
 from slimgrad.errors import ConfigError
 
-AIM = 0.7  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
-CAP = 4.0  # x e2: the most that one layer's own gradient may suffer ...
-AIM_OF_LAYER = 0.45  # ... and the share of that to aim at
+AIM = 0.8  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
+AIM_OF_LAYER = 0.45  # of the limit of a layer
 QUOTA, FIRST_QUOTA = 1 / 16, 1 / 4  # of all values: originals that may be kept in one step; until each was measured
-LOOSEN, LEAP = 2.0**0.5, 2.0  # at most, from one measurement to the next; where there is no danger
-LITTLE = 1 / 8  # of the aim: as long as less is expected, leaps do not reach it; nor do they from below START
-SOON = 20  # steps: as often errors are followed until each was once
+LOOSEN = 2.0  # at most, from one measurement to the next
+ALARM = 1.2  # x what is aimed at: expected from here on, bounds are set anew at once
+ABSENT = 5  # steps until a site that did not run in its turn has another
+SURPRISE = 1.5  # x what was known of a site: from here on, its next turn comes sooner
 SMALL = 1 / 500  # of all values: the smallest tensors, up to this much in all, are coded as finely as can be
 FORGET = 0.5  # per round: what was known of a site that is exact now
 CALIBRATE, CALIBRATED = 0.2, (0.25, 4.0)  # weight of an audit, and limits of what audits may do
@@ -52,6 +54,7 @@ class Noise:
 
     e2: float = 0.05
     every: int = 100
+    cap: float = 4.0  # x e2: the most that one layer's own gradient may suffer; math.inf for no such limit
 
     def __post_init__(self) -> None:
         if not isinstance(self.e2, (int, float)) or not math.isfinite(self.e2) or self.e2 <= 0:
@@ -61,9 +64,14 @@ class Noise:
             )
         if not isinstance(self.every, int) or self.every < 1:
             raise ConfigError(f"Noise expected every to be a number of steps, got {self.every!r}; write Noise(0.05)")
+        if not isinstance(self.cap, (int, float)) or not self.cap > 0:
+            raise ConfigError(
+                f"Noise expected cap to be a positive multiple of e2, got {self.cap!r}; "
+                "write Noise(0.05, cap=4.0), or cap=math.inf for no limit on single layers"
+            )
 
     def start(self) -> State:
-        return {"calibration": 1.0, "sites": {}, "layers": {}, "pressure": {}, "broken": {}}
+        return {"calibration": 1.0, "sites": {}, "loads": {}, "layers": {}, "pressure": {}, "broken": {}}
 
     def at(self, site: Site, state: State) -> Exact | Relative:
         entry = state["sites"].get(site_key(site))
@@ -74,37 +82,40 @@ class Noise:
         sites = state["sites"]
         if not sites:
             return Request(gradients=None)  # originals of all sites at once would be the memory of a plain step
-        since = max((first for first in FIRST_STEPS if first <= step), default=1)
-        since = max(since, step - step % self.every)
+        due = [key for key, entry in sites.items() if entry["rel"] and entry["due"] <= step]
+        new = [key for key in due if sites[key]["travels"] and not sites[key]["far"]["n"]]
         far: list[str] = []
-        travelling = [key for key, entry in sites.items() if entry["travels"] and entry["rel"]]
-        is_new = step % SOON == 0 and any(not sites[key]["far"]["n"] for key in travelling)
-        if is_new or is_due(step, self.every):  # then some of the errors that travel are followed
+        if new or is_due(step, self.every):  # then some of the errors that travel are followed
+            travelling = new or [key for key, entry in sites.items() if entry["travels"] and entry["rel"]]
             far = _of_one_role(_within_quota(_most_doubtful_first(travelling, sites, step), sites), sites)
-        due = [key for key, entry in sites.items() if entry["own"]["at"] < since and entry["rel"] and key not in far]
-        chosen = far or _within_quota(sorted(due, key=lambda key: (sites[key]["own"]["at"], key)), sites)
+        chosen = far or _within_quota(sorted(due, key=lambda key: (sites[key]["due"], key)), sites)
         return Request(errors=_sites(chosen), travels=_sites(far))
 
     def update(self, state: State, reading: Reading) -> State:
-        sites = {key: dict(entry) for key, entry in state["sites"].items()}
-        expected = loads(sites)
-        layers = sensitivity.lowest(state["layers"], reading, expected)
+        known, step = state["sites"], reading.step
+        sites = {key: dict(entry) for key, entry in known.items()}
+        layers = sensitivity.lowest(state["layers"], reading, state["loads"])
         for one in reading.sites:
             key = site_key(one.site)
             sites[key] = sensitivity.seen(sites.get(key), one, reading.energy)
         for error in reading.errors:
-            sensitivity.measure(sites, error, reading, layers, expected)
-        if is_due(reading.step, self.every):
+            sensitivity.measure(sites, error, reading, layers, state["loads"])
+        self._give_turns(sites, known, reading)
+        if is_due(step, self.every):
             _forget(sites)
-        sensitivity.fill_in(sites)
         broken = {
-            layer: [reading.step, value / reading.layers[layer]]
+            layer: [step, value / reading.layers[layer]]
             for error in reading.errors
             for layer, value in error.layers.items()
-            if value > CAP * self.e2 * max(reading.layers.get(layer, 0.0), NEGLIGIBLE * reading.energy)
+            if value > self.cap * self.e2 * max(reading.layers.get(layer, 0.0), NEGLIGIBLE * reading.energy)
         }
-        self._spend(sites, state["calibration"], state["pressure"])
-        return {**state, "sites": sites, "layers": layers, "broken": {**state["broken"], **broken}}
+        state = {**state, "sites": sites, "layers": layers, "broken": {**state["broken"], **broken}}
+        state["loads"] = sensitivity.moved(state["loads"], known, sites)
+        is_waiting = any(entry["rel"] and entry["due"] <= step for entry in sites.values())
+        if not is_waiting or len(sites) > len(known) or self._is_alarming(state):
+            sensitivity.fill_in(sites)
+            state["loads"] = self._spend(sites, state["calibration"], state["pressure"])
+        return state
 
     def noise(self, state: State) -> float | None:
         sites = state["sites"].values()
@@ -117,14 +128,14 @@ class Noise:
             return state
         low, high = CALIBRATED
         calibration = min(high, max(low, state["calibration"] * (measured / expected) ** CALIBRATE))
-        before, aim = state["pressure"], AIM_OF_LAYER * CAP * self.e2
+        before, aim = state["pressure"], AIM_OF_LAYER * self.cap * self.e2
         factors = {layer: before.get(layer, 1.0) ** (1 - CALIBRATE) * max(1.0, s / aim) for layer, s in layers.items()}
         pressure = {layer: min(MOST_PRESSURE, factor) for layer, factor in factors.items() if factor > 1.01}
-        broken = {layer: [step, share] for layer, share in layers.items() if share > CAP * self.e2}
+        broken = {layer: [step, share] for layer, share in layers.items() if share > self.cap * self.e2}
         sites = {key: dict(entry) for key, entry in state["sites"].items()}
-        self._spend(sites, calibration, pressure)
         return {
             **state,
+            "loads": self._spend(sites, calibration, pressure),
             "sites": sites,
             "calibration": calibration,
             "pressure": pressure,
@@ -146,20 +157,38 @@ class Noise:
         if state["broken"]:
             step, share, layer = max((step, share, layer) for layer, (step, share) in state["broken"].items())
             lines.append(
-                f"{self!r}: errors of single layers exceeded {CAP * self.e2:.3g} of their own gradients: "
+                f"{self!r}: errors of single layers exceeded {self.cap * self.e2:.3g} of their own gradients: "
                 f"{_few(state['broken'])}; last {layer or 'the model'}, {share:.3g} at step {step}; "
                 "what causes them was coded more finely since"
             )
         return lines
 
-    def _spend(self, sites: Sites, calibration: float, pressure: Mapping[str, float]) -> None:
-        """Choose the bounds of all sites, in place."""
+    def _give_turns(self, sites: Sites, known: Sites, reading: Reading) -> None:
+        """Set when each site that was to be measured is to be measured again, in place; see Note [When]."""
+        seen = {site_key(one.site) for one in reading.sites}
+        wanted = {site_key(one.site) for one in reading.sites if one.rms or one.density < 1.0}
+        for key, entry in sites.items():
+            if key in wanted:
+                is_surprise = key in known and noise_of(entry) > SURPRISE * noise_of(known[key])
+                soon, late = min(self.every, reading.step // 4), min(2 * self.every, 3 * reading.step // 2)
+                entry["due"] = reading.step + max(1, soon if is_surprise else late)
+            elif key not in seen and entry["due"] <= reading.step:
+                entry["due"] = reading.step + ABSENT  # it did not run: others first
+
+    def _is_alarming(self, state: State) -> bool:
+        loads, pressure = state["loads"], state["pressure"]
+        aims = {layer: AIM if layer == ALL else AIM_OF_LAYER * self.cap / pressure.get(layer, 1.0) for layer in loads}
+        expected = self.noise(state) or 0.0
+        return expected > ALARM * AIM * self.e2 or any(
+            load > ALARM * aims[layer] * self.e2 for layer, load in loads.items()
+        )
+
+    def _spend(self, sites: Sites, calibration: float, pressure: Mapping[str, float]) -> dict[str, float]:
+        """Choose the bounds of all sites, in place, and return the noise that is then expected."""
         small = _small(sites)
         keys = list(sites)
         unknown = {role: unknown_share(sites, role) for role in {entry["role"] for entry in sites.values()}}
-        expected = calibration * sum(noise_of(entry) * entry["rel"] ** 2 for entry in sites.values())
-        loosen = LEAP if expected < LITTLE * AIM * self.e2 else LOOSEN
-        items = [self._item(sites[key], key in small, unknown[sites[key]["role"]], loosen) for key in keys]
+        items = [self._item(sites[key], key in small, unknown[sites[key]["role"]]) for key in keys]
         steps = cheapest(items, AIM * self.e2 / calibration, self._limits(sites, pressure))
         for key, step in zip(keys, steps, strict=True):
             entry = sites[key]
@@ -167,23 +196,22 @@ class Noise:
             if rel > entry["rel"]:
                 entry["fresh"] = False
             entry["rel"] = rel
+        return loads(sites)
 
-    def _item(self, entry: State, is_small: bool, unknown: float, loosen: float) -> Item:
+    def _item(self, entry: State, is_small: bool, unknown: float) -> Item:
         unit, rel, finest = entry["unit"], entry["rel"], FINEST_STEP / 2.0 / entry["unit"]
         is_known = entry["near"]["n"] >= 2 and entry["far"]["n"] if entry["travels"] else entry["own"]["n"] >= 2
-        may_loosen = entry["fresh"] and is_known
-        loosen = max(loosen, min(LEAP, START / rel)) if rel else 1.0
-        limit = max(rel * loosen if may_loosen else rel, finest)
+        limit = max(rel * LOOSEN if entry["fresh"] and is_known else rel, finest)
         if not entry["own"]["n"] and unknown > 0:
-            limit = min(limit, math.sqrt(AIM_OF_LAYER * CAP * self.e2 / unknown))
+            limit = min(limit, math.sqrt(AIM_OF_LAYER * self.cap * self.e2 / unknown))
         coarsest = 2.0 * (finest if is_small else min(1.0, limit)) * unit
-        factor = entry["bits"] / bits(entry["curve"], 2.0 * max(entry["seen"], finest) * unit)
+        factor = factor_of(entry["curve"], 2.0 * max(entry["seen"], finest) * unit, entry["bits"])
         return Item(entry["numel"], entry["curve"], factor, noise_of(entry) / (2.0 * unit) ** 2, coarsest)
 
     def _limits(self, sites: Sites, pressure: Mapping[str, float]) -> np.ndarray:
         """Return one row per layer: what a step of 1 RMS at each site adds, as a share of what the layer may suffer."""
         layers, shares = shares_of(sites)
-        aims = [AIM if layer == ALL else AIM_OF_LAYER * CAP / pressure.get(layer, 1.0) for layer in layers]
+        aims = [AIM if layer == ALL else AIM_OF_LAYER * self.cap / pressure.get(layer, 1.0) for layer in layers]
         units = np.array([entry["unit"] for entry in sites.values()])
         return shares / (2.0 * units) ** 2 / (self.e2 * np.array(aims)[:, None])
 

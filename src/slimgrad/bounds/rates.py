@@ -3,33 +3,34 @@
 A site that is rounded to a step of d times its RMS costs `numel * bits(d)` and adds `sensitivity * d^2` to the noise.
 The curves are those of the nested code on normal data; a run scales them by the bytes that it sees.
 
-Note [Limits]. Beside the one budget there may be limits, each a weighted sum of squared steps of its own. Where one is
-exceeded, whoever adds to it is made finer in the same proportion, and what that saves of the budget is spent again, a
-few times over. That is not the cheapest way to keep limits, but steps only ever become finer, so it ends, and at the
-end all of them hold.
+Note [Prices]. The budget, and each limit beside it (a weighted sum of squared steps of its own), has a price in bits.
+At given prices every site decides for itself: it takes the step at which a little more noise saves as many bits as it
+costs. So at the optimum all sites that share the same limits save the same number of bits per noise. Prices rise where
+a limit is exceeded and fall where there is room, a few dozen times over; what is left of an excess then, a per cent or
+so, is taken from whoever adds to it, in the same proportion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-FINEST, COARSEST = -64, 8  # steps of 2 ** (k / 8) RMS: from 1/256 to 2, beyond which coarser steps buy nothing
-STEPS = 2.0 ** (np.arange(FINEST, COARSEST + 1) / 8)
-FINEST_STEP = float(STEPS[0])
+FINEST_STEP, COARSEST_STEP = 2.0**-8, 2.0  # in RMS; beyond, coarser steps buy nothing
 MEASURED_AT = 2.0 ** (np.array((-16, -12, *range(-8, 3))) / 2)
 CURVES = {  # bits per value at those steps
     "sparse": (5.586, 4.585, 3.574, 3.346, 3.074, 2.846, 2.574, 2.346, 2.078, 1.850, 1.691, 1.588, 1.515),
     "signed": (11.14, 9.139, 7.141, 6.684, 6.141, 5.684, 5.141, 4.684, 4.143, 3.687, 3.373, 3.167, 3.032),
     "centred": (11.14, 9.091, 6.973, 6.471, 5.850, 5.321, 4.658, 4.104, 3.398, 2.842, 2.393, 2.004, 1.646),
 }
-BITS = {curve: np.interp(np.log2(STEPS), np.log2(MEASURED_AT), measured) for curve, measured in CURVES.items()}
+BASE = {"sparse": 1.0, "signed": 0.0, "centred": 0.0}  # of those, what is there however few values are not zero
 EXACT_BITS = 32.0
-N_BISECTIONS = 40
-N_ROUNDS = 3  # of spending what limits have saved
-N_CLAMPS = 100  # at most: each makes some step at least one eighth of an octave finer
+N_PRICES = 60  # rounds
+PRICE_POWER = 0.7  # of a limit's excess: noise goes with price ** -0.7 to -1, so this neither creeps nor swings
+LOWEST_PRICE = 1e-9  # bits for all that a limit allows: nothing
+N_CLAMPS = 100  # at most
 MINOR = 0.3  # of an equal share: whoever adds less than this to a limit is left alone
 
 
@@ -39,7 +40,7 @@ class Item:
 
     numel: int
     curve: str
-    factor: float  # bits that were stored / bits of the curve at that step
+    factor: float  # bits that were stored / bits of the curve at that step, both above the curve's base
     sensitivity: float  # noise at d = 1
     coarsest: float  # largest step allowed, in RMS
 
@@ -49,58 +50,80 @@ def bits(curve: str, step: float) -> float:
     return float(np.interp(np.log2(step), np.log2(MEASURED_AT), CURVES[curve]))
 
 
+def factor_of(curve: str, step: float, stored: float) -> float:
+    """Return how a curve has to be scaled to give the bits that were stored per value at a step."""
+    base = BASE[curve]
+    return max(0.0, stored - base) / (bits(curve, step) - base)
+
+
 def cheapest(items: Sequence[Item], budget: float, limits: np.ndarray | None = None) -> list[float]:
     """Return the step of each item, 0.0 for exact, with few bits in all, whose noise is within the budget.
 
-    `limits`, one row each and one column per item: no row's sum of entry x step^2 exceeds 1; see Note [Limits].
+    `limits`, one row each and one column per item: no row's sum of entry x step^2 exceeds 1; see Note [Prices].
     """
     if not items:
         return []
-    coarsest = np.array([item.coarsest for item in items])
-    if limits is None or not limits.size:
-        return _within_budget(items, coarsest, budget).tolist()
-    steps = coarsest
-    for _ in range(N_ROUNDS):
-        before = _within_budget(items, coarsest, budget)
-        steps = _within_limits(before, limits)
-        if np.array_equal(steps, before):
-            break
-        coarsest = np.where(steps < before, steps, coarsest)
-    return steps.tolist()
+    if budget <= 0:
+        return [0.0 if item.sensitivity > 0 else item.coarsest for item in items]
+    whole = np.array([[item.sensitivity / budget for item in items]])
+    weights = whole if limits is None or not limits.size else np.concatenate([whole, limits])
+    market = _Market(items)
+    prices = np.full(len(weights), market.value.sum() * 1e-3)
+    for _ in range(N_PRICES):
+        loads = weights @ market.steps(prices @ weights) ** 2
+        prices = np.maximum(LOWEST_PRICE, prices * np.clip(loads, 0.01, 100.0) ** PRICE_POWER)
+    return _within_limits(market.steps(prices @ weights), weights).tolist()
 
 
-def _within_budget(items: Sequence[Item], coarsest: np.ndarray, budget: float) -> np.ndarray:
-    """Return the cheapest steps.
+class _Market:
+    """The sites, each of which takes the step that is the cheapest for it at a price of noise."""
 
-    A multiplier prices noise in bits; each item then decides for itself, and bisection finds the lowest price at which
-    the budget holds. Nothing has to be convex. At an infinite price everything is exact, so there is always an answer.
+    def __init__(self, items: Sequence[Item]) -> None:
+        numel = np.array([item.numel for item in items], dtype=float)
+        factor = np.array([item.factor for item in items])
+        base = np.array([BASE[item.curve] for item in items])
+        finest = np.array([CURVES[item.curve][0] for item in items])
+        self.value = numel * np.maximum(factor, 1e-3)  # of one bit of the curve
+        self._coarsest = np.array([item.coarsest for item in items])
+        self._exact_from = (numel * (EXACT_BITS - base) - self.value * (finest - base)) / FINEST_STEP**2
+        self._curves = [(curve, np.array([item.curve == curve for item in items])) for curve in CURVES]
+
+    def steps(self, price: np.ndarray) -> np.ndarray:
+        """Return the steps at these prices, one per site, of noise at a step of 1 RMS."""
+        wanted = np.zeros(len(price))
+        for curve, is_ours in self._curves:
+            if is_ours.any():
+                logarithm = np.log2(np.maximum(price[is_ours], 1e-300) / self.value[is_ours])
+                wanted[is_ours] = 2.0 ** np.interp(logarithm, *RESPONSES[curve])
+        return np.where(price > self._exact_from, 0.0, np.minimum(wanted, self._coarsest))
+
+
+def _response(measured: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cheapest step of one value by the price of noise, logarithms of both, prices ascending.
+
+    A step is the cheapest where bits saved per noise, the slope of the curve's lower hull over d^2, passes the price.
     """
-    numel = np.array([item.numel for item in items], dtype=float)[:, None]
-    factor = np.array([item.factor for item in items])[:, None]
-    cost = numel * factor * np.stack([BITS[item.curve] for item in items])
-    noise = np.array([item.sensitivity for item in items])[:, None] * STEPS**2
-    cost = np.where(STEPS[None, :] <= coarsest[:, None] * (1 + 1e-9), cost, np.inf)
-    cost = np.concatenate([numel * EXACT_BITS, cost], axis=1)  # first choice: exact
-    noise = np.concatenate([np.zeros_like(numel), noise], axis=1)
-    steps, rows = np.concatenate([[0.0], STEPS]), np.arange(len(items))
+    noise, cost = np.square(MEASURED_AT), np.array(measured)
+    hull = [0]
+    for point in range(1, len(noise)):
+        while len(hull) > 1 and _slope(noise, cost, hull[-2], point) <= _slope(noise, cost, hull[-2], hull[-1]):
+            hull.pop()
+        hull.append(point)
+    slopes = np.array([-_slope(noise, cost, one, other) for one, other in pairwise(hull)])  # falling
+    middles = np.log2([MEASURED_AT[one] * MEASURED_AT[other] for one, other in pairwise(hull)]) / 2
+    prices = np.concatenate([[np.log2(slopes[-1]) - 1.0], np.log2(slopes[::-1]), [np.log2(slopes[0]) + 1.0]])
+    return prices, np.concatenate([[np.log2(COARSEST_STEP)], middles[::-1], [np.log2(FINEST_STEP)]])
 
-    def choose(price: float) -> np.ndarray:
-        return np.argmin(cost + price * noise, axis=1)
 
-    low, high = -30.0, 120.0  # logarithms of the price
-    if noise[rows, choose(2.0**low)].sum() <= budget:
-        return steps[choose(2.0**low)]
-    for _ in range(N_BISECTIONS):
-        middle = (low + high) / 2
-        if noise[rows, choose(2.0**middle)].sum() <= budget:
-            high = middle
-        else:
-            low = middle
-    return steps[choose(2.0**high)]
+def _slope(noise: np.ndarray, cost: np.ndarray, one: int, other: int) -> float:
+    return float((cost[other] - cost[one]) / (noise[other] - noise[one]))
+
+
+RESPONSES = {curve: _response(measured) for curve, measured in CURVES.items()}
 
 
 def _within_limits(steps: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    """Return steps that keep all limits, finer where they have to be."""
+    """Return steps that keep all limits, finer where they have to be, exact below the finest."""
     for _ in range(N_CLAMPS):
         added = limits * steps**2
         sums = added.sum(axis=1)
@@ -108,13 +131,7 @@ def _within_limits(steps: np.ndarray, limits: np.ndarray) -> np.ndarray:
             return steps
         counts = np.maximum(1, (added > 0).sum(axis=1))
         adds = added > (MINOR * sums / counts)[:, None]
-        excess = np.where(adds & (sums > 1.0)[:, None], sums[:, None], 0.0).max(axis=0)
-        wanted = np.where(excess > 0, steps * (1 - 1e-9) / np.sqrt(np.maximum(1.0, excess)), steps)
-        steps = np.where(excess > 0, _next_finer(wanted), steps)
+        excess = np.where(adds & (sums > 1.0)[:, None], sums[:, None], 1.0).max(axis=0)
+        steps = np.where(excess > 1.0, steps * (1 - 1e-3) / np.sqrt(excess), steps)
+        steps = np.where(steps < FINEST_STEP * (1 - 1e-9), 0.0, steps)
     return np.where((limits > 0).any(axis=0), 0.0, steps)
-
-
-def _next_finer(steps: np.ndarray) -> np.ndarray:
-    """Return the steps of the table at or below these; exact below the finest."""
-    index = np.searchsorted(STEPS, steps, side="right") - 1
-    return np.where(index >= 0, STEPS[np.maximum(index, 0)], 0.0)

@@ -9,6 +9,7 @@ A site's entry, a plain dict:
                       its way, and to all that its error travels to, these included. noise: a share of the whole
                       gradient; shares: of each layer's own gradient; n and at: measurements, and the step of the last
     fresh             whether a measurement came since the bound was last loosened
+    due               the step from which on it is to be measured again; see Note [When]
 
 Noise grows with the square of the bound and the noises of sites add up (docs/bounds.md has both measured), so these
 numbers say what any choice of bounds adds, in all and to each layer.
@@ -17,10 +18,13 @@ Note [Least energy]. An error is related to the least energy that the layer had 
 it was measured: gradients of layers with few parameters cancel out in some batches, their errors do not.
 
 Note [Caution]. What a site adds rises quickly and falls slowly in these figures; what it adds to a single layer rises
-at once and falls more slowly still: a large even part of a map is rounded as one, by anything from nothing to half a
+at once: a large even part of a map is rounded as one, by anything from nothing to half a
 step as the network moves, so that errors of the first layers scatter tenfold within a few dozen steps. Where an error
 goes is believed of the site itself and of no other: the noise of a GPT's last norm grew 800-fold in 120 steps, unseen,
 while those of its other norms hardly changed.
+
+Note [When]. Networks change fast at first and slower and slower later. A site that was measured at step n and found as
+expected has its next turn at 2.5 n, one that adds much more than expected at 1.25 n, in both cases within a fixed time.
 """
 
 from __future__ import annotations
@@ -34,12 +38,12 @@ from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reading, SiteReading,
 
 START = 0.25
 RISE, FALL = 0.8, 0.3  # weights of a new measurement that is above or below what was known ...
-FALL_OF_SHARE = 0.1  # ... and, of a single layer, one below: where it is above, it holds at once
+FALL_OF_SHARE = 0.3  # ... and, of a single layer, one below: where it is above, it holds at once
 TYPICAL = 0.004  # noise at rel = 1 of a site whose error travels, before any was measured
 DRIFT_UP, DRIFT_DOWN = 0.7, 0.3  # how far errors are taken to follow those near by, and of their role, up or down ...
 MOST_DRIFT = 4.0  # ... and from what change on no farther
 COHERENCE = 2.0  # rounding errors are not independent: what formulas give, times this, before any was measured
-RECOVER = 0.05  # per reading: how far the least energy of a layer rises to what is seen
+RECOVER = 0.1  # per reading: how far the least energy of a layer rises to what is seen
 MOST_NOISE = 9.0  # x a layer's gradient: from there on, how much of what was seen is error cannot be told
 LOCAL_ROLES = frozenset({"conv input", "linear input"})
 PARTS = ("own", "near", "far")
@@ -54,7 +58,7 @@ def seen(entry: State | None, one: SiteReading, energy: float) -> State:
     if entry is None:
         travels = one.role not in LOCAL_ROLES
         own, far = (0.0, TYPICAL) if travels else (_by_formula(one, energy), 0.0)
-        entry = {"rel": one.rel or START, "fresh": False, "travels": travels, "curve": curve}
+        entry = {"rel": one.rel or START, "fresh": False, "travels": travels, "curve": curve, "due": 0}
         starts = (("own", own), ("near", 0.0), ("far", far))
         entry |= {part: {"noise": noise, "shares": {}, "n": 0, "at": 0} for part, noise in starts}
     elif one.rms:  # only then was density measured
@@ -155,6 +159,17 @@ def loads(sites: Sites) -> dict[str, float]:
     expected = shares @ np.array([entry["rel"] ** 2 for entry in sites.values()]) if layers else ()
     whole = sum(noise_of(entry) * entry["rel"] ** 2 for entry in sites.values())
     return {ALL: whole, **{layer: float(load) for layer, load in zip(layers, expected, strict=True)}}
+
+
+def moved(expected: Mapping[str, float], before: Sites, after: Sites) -> dict[str, float]:
+    """Return the loads after some sites were measured: only what these add is counted again."""
+    sums = dict(expected)
+    for key, entry in after.items():
+        if key in before and any(entry[part] is not before[key][part] for part in PARTS):
+            for sites, sign in ((before, -1.0), (after, 1.0)):
+                for layer, load in loads({key: sites[key]}).items():
+                    sums[layer] = max(0.0, sums.get(layer, 0.0) + sign * load)
+    return sums
 
 
 def _grown(expected: Mapping[str, float], layer: str) -> float:
