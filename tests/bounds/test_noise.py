@@ -59,6 +59,15 @@ def test_little_noise_loosens_slowly_and_only_after_a_second_measurement():
     assert START < rel_of(bound, FIRST, twice) <= START * LOOSEN * (1 + 1e-6)
 
 
+def test_what_adds_much_more_than_it_did_is_not_loosened():
+    bound = Noise(0.05)
+    known = bound.update(bound.update(bound.start(), reading(1, 1e-7)), reading(2, 1e-7, 2 * START))
+    rel = rel_of(bound, FIRST, known)
+    same, grown = (bound.update(known, reading(3, noise, rel)) for noise in (1e-7, 1e-5))
+    assert rel_of(bound, FIRST, same) > rel
+    assert rel_of(bound, FIRST, grown) == rel
+
+
 def test_a_bound_is_never_above_two_rms():
     bound = Noise(1.0)
     state = bound.start()

@@ -15,8 +15,9 @@ How: what each site adds to the gradient and to each layer is measured in the ru
 
 Bounds are set anew when all sites that were due have had their turn, and at once when a measurement says that a layer
 or the whole gets more than its share. A bound becomes looser by at most LOOSEN and only after a new measurement, the
-second at least; errors that travel must have been followed once. What no step keeps within the limits is kept exactly,
-and tried again later: what is exact is not measured, so what was known of it is slowly forgotten.
+second at least, and not one that found much more than expected; errors that travel must have been followed once.
+What no step keeps within the limits is kept exactly, and tried again later: what is exact is not measured, so what was
+known of it is slowly forgotten.
 """
 
 from __future__ import annotations
@@ -172,6 +173,7 @@ class Noise:
                 is_surprise = key in known and noise_of(entry) > SURPRISE * noise_of(known[key])
                 soon, late = min(self.every, reading.step // 4), min(2 * self.every, 3 * reading.step // 2)
                 entry["due"] = reading.step + max(1, soon if is_surprise else late)
+                entry["fresh"] = entry["fresh"] and not is_surprise
             elif key not in seen and entry["due"] <= reading.step:
                 entry["due"] = reading.step + ABSENT  # it did not run: others first
 
