@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 
 from slimgrad.cli import app
 from slimgrad.errors import ConfigError
-from slimgrad.lab import machine
+from slimgrad.lab import machine, parts
 from slimgrad.lab import train as train_module
+from slimgrad.planner.fit_batch import FittedBatch
+from slimgrad.planner.meters import Live
 
 TINY = ["train", "tiny_nets:cnn", "--data", "random", "--size", "16", "--steps", "3", "--batch", "4", "--threads", "1"]
 
@@ -52,6 +54,23 @@ def test_a_published_system_trains_and_says_what_is_not_as_in_its_paper(tmp_path
     assert (recipe["system"], recipe["channels_last"]) == ("freelunch", True)
 
 
+def test_a_batch_that_does_not_fit_is_cut_into_parts(tmp_path: Path, monkeypatch) -> None:
+    def two_fit(step, budget, *, ceiling):
+        assert (budget, ceiling) == ("4GiB", 5)
+        batch = FittedBatch(2)
+        batch.tries, batch.budget, batch.limit, batch.meter = (), 4 << 30, 4 << 30, Live()
+        return batch
+
+    monkeypatch.setattr(parts, "fit_batch", two_fit)
+    words = [*TINY, "--batch", "auto:5", "--memory", "4GiB", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, words, env={"COLUMNS": "160"})
+    assert done.exit_code == 0, done.output
+    assert "largest batch in 4,096 MiB" in done.output
+    assert "a batch of 5 in 3 parts of at most 2" in done.output
+    recipe = json.loads((tmp_path / "result.json").read_text())["recipe"]
+    assert (recipe["batch"], recipe["part"]) == (5, 2)
+
+
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
@@ -60,6 +79,7 @@ def test_a_published_system_trains_and_says_what_is_not_as_in_its_paper(tmp_path
         (["--system", "magic"], "comet, acgc, freelunch, cdma"),
         (["--data", "imagenet"], "fashion-mnist"),
         (["--set", "width"], "--set width=0.25"),
+        (["--batch", "some"], "auto:64"),
         (["--resume"], "begin without --resume"),
     ],
 )

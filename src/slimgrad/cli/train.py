@@ -11,14 +11,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from slimgrad.cli import options
+from slimgrad.errors import ConfigError
 from slimgrad.lab import pages
 from slimgrad.lab.machine import ASK_FOR_HUGE_PAGES
+from slimgrad.lab.parts import AUTO, fitted, resumed
 from slimgrad.lab.recipe import DEFAULT_BOUND, SYSTEM, Recipe
 from slimgrad.lab.run import Run
 from slimgrad.lab.systems import SYSTEMS
 from slimgrad.lab.tensorboard import Log
-from slimgrad.lab.train import Interrupted, Watcher, train
+from slimgrad.lab.train import CHECKPOINT, Interrupted, Watcher, train
 from slimgrad.lab.words import BOUND_GRAMMAR, POLICY_GRAMMAR
+from slimgrad.planner.accumulation import Accumulation
 from slimgrad.report.table import nbytes
 
 
@@ -31,7 +34,8 @@ def command(
     most_batch: Annotated[int, typer.Option(help="That COMET may grow the batch to; 0: 8 times it.", min=0)] = 0,
     epochs: options.Epochs = 1.0,
     steps: options.Steps = 0,
-    batch: options.Batch = 0,
+    batch: Annotated[str, typer.Option(help="Examples per step; 0: 128 images or 32 texts; auto, auto:64.")] = "0",
+    memory: Annotated[str, typer.Option(help="In which a batch that is auto runs, in parts: 4GiB, 80%.")] = AUTO,
     size: options.Size = None,
     lr: options.Rate = 0.0,
     optimizer: Annotated[str, typer.Option(help="sgd or adamw; empty: that of the model.")] = "",
@@ -48,13 +52,16 @@ def command(
     """Train MODEL with its activations compressed; Ctrl-C saves, --resume goes on."""
     for name, value in ASK_FOR_HUGE_PAGES.items():
         os.environ.setdefault(name, value)  # as in every process that `slimgrad compare` starts
+    is_fitted, n_examples = batch_of(batch)
     recipe = Recipe(
         model, data_set, policy=policy, options=options.settings_of(settings), size=size, seed=seed, epochs=epochs,
-        steps=steps, batch=batch, lr=lr, optimizer=optimizer, test_every=test_every, audits=audits, threads=threads,
-        channels_last=channels_last, most_batch=most_batch,
+        steps=steps, batch=n_examples, lr=lr, optimizer=optimizer, test_every=test_every, audits=audits,
+        threads=threads, channels_last=channels_last, most_batch=most_batch,
     ).for_arm(f"{SYSTEM}{system}" if system else bound)  # fmt: skip
     folder = out or options.folder_of("train", model, data_set, f"seed{seed}")
     console = Console()
+    if is_fitted:
+        recipe = resumed(recipe, folder / CHECKPOINT) if resume else _in_parts(recipe, memory, console)
     log = None if tensorboard is None else Log(tensorboard)
     with Shown(console, log) as watcher:
         try:
@@ -65,6 +72,24 @@ def command(
     pages.write(folder / options.PAGE, [result])
     console.print(summary(result))
     console.print(f"page: {folder / options.PAGE}")
+
+
+def batch_of(word: str) -> tuple[bool, int]:
+    """Return whether parts of the batch are to be fitted, and the examples per step of "64", "auto" or "auto:64"."""
+    kind, _, number = word.partition(":")
+    digits = (number or "0") if kind == AUTO else word
+    if not digits.isdigit():
+        raise ConfigError(f"expected --batch 64, auto, or auto:64, got {word!r}")
+    return kind == AUTO, int(digits)
+
+
+def _in_parts(recipe: Recipe, memory: str, console: Console) -> Recipe:
+    recipe, fit = fitted(recipe, memory)
+    console.print(fit.log())
+    if recipe.part:
+        sizes = Accumulation(recipe.batch, recipe.part).sizes
+        console.print(f"a batch of {recipe.batch} in {len(sizes)} parts of at most {sizes[0]}; gradients are added up")
+    return recipe
 
 
 def summary(result: dict[str, Any]) -> str:

@@ -61,6 +61,7 @@ class Recipe:
     threads: int = 0  # 0: torch's choice
     channels_last: bool = False  # the layout of images: often the faster one for convolutions on a CPU
     system: str = ""  # a published system whole, in the place of bound and policy
+    part: int = 0  # of a batch that is run at once, where not all of it fits; gradients are added up. 0: all
     most_batch: int = 0  # that a system may grow the batch to; 0: its own limit
 
     def filled(self) -> Recipe:
@@ -101,6 +102,7 @@ class Recipe:
             "test_examples",
             "audits",
             "threads",
+            "part",
             "most_batch",
         ):
             if getattr(self, name) < 0:
@@ -116,6 +118,11 @@ class Recipe:
             return replace(self, arm="slim", bound="", policy="", system=name)
         words.bound_of(word)
         return replace(self, arm="slim", bound=word)
+
+    @property
+    def at_once(self) -> int:
+        """Examples that go through the model together."""
+        return self.part or self.batch
 
     @property
     def arm_word(self) -> str:

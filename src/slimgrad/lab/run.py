@@ -27,6 +27,7 @@ from slimgrad.lab.growth import n_batches
 from slimgrad.lab.history import History
 from slimgrad.lab.recipe import Recipe
 from slimgrad.lab.systems import system_of
+from slimgrad.planner.accumulation import Accumulation
 from slimgrad.report.memory import reset_resident_peak, resident_now, resident_peak
 
 AUDIT_SEED = 500_000  # audits see batches in another order than training does
@@ -86,17 +87,25 @@ class Run:
         """Train on the next batch, or on the next few."""
         start, n = time.perf_counter(), self.n_next()
         x, y = self.fitted_batches(self.done, n)
-        self.optimizer.zero_grad()
-        logits = self.model(x)
-        loss = self.criterion(logits, y)
-        loss.backward()
-        self.optimizer.step()
+        loss, n_right = self.learn(x, y)
         for _ in range(n):
             self.schedule.step()
         self.before, self.done = self.done, self.done + n
-        self.history.add_step(loss.item(), self._n_right(logits, y) / y.numel(), (time.perf_counter() - start) / n)
+        self.history.add_step(loss, n_right / y.numel(), (time.perf_counter() - start) / n)
         if self.history.is_point_due(self.before, self.done):
             self._note_point()
+
+    def learn(self, x: torch.Tensor, y: torch.Tensor) -> tuple[float, int]:
+        """Train on these examples, in parts where the recipe says so; return the loss and how many were right."""
+        self.optimizer.zero_grad()
+        loss, n_right = 0.0, 0
+        for weight, (inputs, target) in Accumulation(len(x), self.recipe.part or len(x)).split(x, y):
+            logits = self.model(inputs)
+            share = weight * self.criterion(logits, target)
+            share.backward()
+            loss, n_right = loss + share.item(), n_right + self._n_right(logits, target)
+        self.optimizer.step()
+        return loss, n_right
 
     def _note_point(self) -> None:
         sums = None
@@ -130,7 +139,7 @@ class Run:
         loss = n_right = n = n_examples = 0
         try:
             with torch.no_grad():
-                for x, y in (self._fitted(*pair) for pair in self.source.held_out(self.recipe.batch)):
+                for x, y in (self._fitted(*pair) for pair in self.source.held_out(self.recipe.at_once)):
                     if should_stop():
                         return False
                     logits = self.model(x)
@@ -149,7 +158,7 @@ class Run:
         """Measure the error of the compressed gradient. It is only looked at: the bound does not learn from it."""
         if self.session is None:
             return
-        x, y = self.fitted_batch(self.done, self.recipe.batch, self.recipe.seed + AUDIT_SEED)
+        x, y = self.fitted_batch(self.done, self.recipe.at_once, self.recipe.seed + AUDIT_SEED)
         states = dict(self.session.tuning.states)
         found = self.session.audit(lambda: self.criterion(self.model(x), y))
         self.session.tuning.states.update(states)

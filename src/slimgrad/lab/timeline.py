@@ -33,7 +33,7 @@ class Recording(LiveBytes):
 
 def timeline(run: Run) -> dict[str, Any]:
     """Return the memory of one more forward and backward of a run that has ended; the model is not trained by it."""
-    x, y = run.fitted_batches(run.done, run.n_grown)
+    x, y = (tensor[: run.recipe.part or None] for tensor in run.fitted_batches(run.done, run.n_grown))
     run.optimizer.zero_grad(set_to_none=False)
     state = [v for s in run.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
     grads = [p.grad for p in run.model.parameters() if p.grad is not None]
