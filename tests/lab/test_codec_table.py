@@ -1,6 +1,7 @@
 """The codec table in its three forms."""
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 
@@ -50,3 +51,8 @@ def test_json_and_csv_hold_the_same_numbers(tmp_path: Path, folder: str) -> None
     for from_json, from_csv in zip(loaded["rows"], rows, strict=True):
         assert {key: "" if value is None else str(value) for key, value in from_json.items()} == from_csv
     assert loaded["rows"][1]["ratio"] == 16.0
+
+
+def test_a_broken_promise_of_exact_values_can_be_written(tmp_path: Path) -> None:
+    write_json(tmp_path / "rows.json", [dataclasses.replace(EXACT, worst_error=float("inf"))], {})
+    assert json.loads((tmp_path / "rows.json").read_text())["rows"][0]["worst_error"] is None

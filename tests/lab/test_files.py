@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slimgrad import StorageFull
+from slimgrad import ConfigError, StorageFull
 from slimgrad.lab.files import cache_folder, write_json, write_whole
 
 
@@ -29,6 +29,17 @@ def test_a_first_write_that_fails_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(StorageFull, match="nothing was written"):
         write_whole(tmp_path / "state.pt", fill)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_will_not_do_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "a.json", tmp_path / "file" / "deeper" / "a.json", Path("/proc/nowhere/a.json")):
+        with pytest.raises(ConfigError, match=r"expected a place where .* choose another"):
+            write_json(path, {})
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(ConfigError, match="directory"):
+        write_json(tmp_path / "folder.json", {})
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "folder.json"]
 
 
 def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from slimgrad.errors import ConfigError
 from slimgrad.lab.recipe import Recipe
 from slimgrad.lab.run import Run
 
@@ -28,6 +29,14 @@ def test_a_step_trains_and_a_test_does_not(run: Run) -> None:
     assert run.model.training
     assert all(map(torch.equal, after, run.model.parameters()))
     assert all(map(torch.equal, statistics, run.model.buffers()))
+
+
+def test_a_run_that_diverges_ends_and_says_what_to_try(run: Run) -> None:
+    with torch.no_grad():
+        next(run.model.parameters()).fill_(float("nan"))
+    with pytest.raises(ConfigError, match=r"finite loss, got nan at step 1 of tiny_nets:cnn.* --lr 0\.1"):
+        run.step()
+    assert run.done == 0
 
 
 def test_a_test_is_the_mean_over_all_that_is_held_out(run: Run) -> None:

@@ -45,7 +45,7 @@ def test_policies_are_words() -> None:
     assert policy_of("compress:zvc") == slimgrad.Compress("zvc")
 
 
-@pytest.mark.parametrize("text", ["", "squeeze", "recompute:3", "budget"])
+@pytest.mark.parametrize("text", ["", "squeeze", "recompute:3", "budget", "budget:", "compress:", "swap:"])
 def test_what_is_no_policy_is_answered_with_the_grammar(text: str) -> None:
     with pytest.raises(ConfigError) as error:
         policy_of(text)

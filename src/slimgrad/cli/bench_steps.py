@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from rich.console import Console
 from slimgrad.cli import options
 from slimgrad.errors import ConfigError
 from slimgrad.lab import arms, machine, peak, steps, steps_table
+from slimgrad.lab.files import write_json
 
 
 def command(
@@ -43,4 +43,4 @@ def command(
     console.print(steps_table.table(results))
     if json:
         content = {"machine": machine.describe(), "results": [result.to_dict() for result in results]}
-        json.write_text(json_module.dumps(content, indent=2) + "\n")
+        write_json(json, content)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
+import io
+import math
 from itertools import groupby
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from slimgrad.lab import files
 from slimgrad.lab.codec_bench import Row
 
 LEGEND = (
@@ -60,18 +62,20 @@ def _share(share: float | None) -> str:
 def write_json(path: Path, rows: list[Row], machine: dict[str, str]) -> None:
     """Write the machine and all rows."""
     payload = {"machine": machine, "rows": [_record(row) for row in rows]}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(payload, indent=1) + "\n")
+    files.write_json(path, payload)
 
 
 def write_csv(path: Path, rows: list[Row]) -> None:
     """Write the rows with a header line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in dataclasses.fields(Row)] + ["ratio"])
-        writer.writeheader()
-        writer.writerows(_record(row) for row in rows)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, [field.name for field in dataclasses.fields(Row)] + ["ratio"])
+    writer.writeheader()
+    writer.writerows(_record(row) for row in rows)
+    files.write_whole(path, lambda file: file.write(text.getvalue().encode()))
 
 
 def _record(row: Row) -> dict[str, object]:
-    return {**dataclasses.asdict(row), "ratio": row.ratio}
+    record = {**dataclasses.asdict(row), "ratio": row.ratio}
+    if not math.isfinite(row.worst_error):  # a code that promised exact values and broke it; JSON has no infinity
+        record["worst_error"] = None
+    return record

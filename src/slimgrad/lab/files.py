@@ -1,10 +1,12 @@
 """Files that are whole or not there: written beside their place, forced to the disk, then renamed over it.
 
-A process that is killed, or a disk that is full, leaves what was there before; nobody ever reads half a file.
+A process that is killed, or a disk that is full, leaves what was there before; nobody ever reads half a file. A place
+where nothing can be written is the caller's mistake (ConfigError), a disk without room is nobody's (StorageFull).
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -12,12 +14,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from slimgrad.errors import StorageFull
+from slimgrad.errors import ConfigError, StorageFull
+
+NO_PLACE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT})
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder and those above it, where they are not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _no_place(folder, error) from error
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
     """Let `write(file)` make the content of `path`; StorageFull, with the old content in place, where it cannot."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(part, "wb") as file:
@@ -26,6 +38,8 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
             os.fsync(file.fileno())
         os.replace(part, path)
     except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError when its stream breaks
+        if isinstance(error, OSError) and error.errno in NO_PLACE:
+            raise _no_place(path, error) from error
         kept = f"the {path.name} written before is still whole" if path.exists() else "nothing was written"
         raise StorageFull(f"expected room for {path}, got {error}; {kept}; free some space in {path.parent}") from error
     finally:
@@ -42,6 +56,10 @@ def write_json(path: Path, content: object) -> None:
 def cache_folder() -> Path:
     """Return where downloads are kept: $XDG_CACHE_HOME/slimgrad, or ~/.cache/slimgrad."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slimgrad"
+
+
+def _no_place(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"expected a place where {path} can be written, got {error}; choose another")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -11,6 +11,7 @@ and all else (parameters, optimiser, schedule, random states, what bounds have l
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ import torch
 from torch import nn
 
 import slimgrad
+from slimgrad.errors import ConfigError
 from slimgrad.lab import models, words
 from slimgrad.lab.arms import checkpoint_segments
 from slimgrad.lab.checkpoint import random_states, set_random_states
@@ -88,6 +90,11 @@ class Run:
         start, n = time.perf_counter(), self.n_next()
         x, y = self.fitted_batches(self.done, n)
         loss, n_right = self.learn(x, y)
+        if not math.isfinite(loss):  # it does not come back from there, and no result could be written
+            raise ConfigError(
+                f"expected a finite loss, got {loss} at step {self.done + 1} of {self.recipe}; "
+                f"try a smaller learning rate than --lr {self.recipe.lr:g}, or a stricter bound"
+            )
         for _ in range(n):
             self.schedule.step()
         self.before, self.done = self.done, self.done + n

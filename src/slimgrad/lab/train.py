@@ -22,7 +22,7 @@ import torch
 
 from slimgrad.errors import ConfigError, SlimgradError, StorageFull
 from slimgrad.lab import checkpoint, machine
-from slimgrad.lab.files import write_json
+from slimgrad.lab.files import make_folder, write_json
 from slimgrad.lab.recipe import Recipe
 from slimgrad.lab.run import Run
 from slimgrad.lab.timeline import timeline
@@ -90,6 +90,7 @@ def train(
     with Stop() as stop:
         run = Run(recipe.filled())
         try:
+            make_folder(folder)  # what cannot be written is said before the first step
             if resume:
                 _go_on(run, path)
             watcher.began(run)

@@ -68,7 +68,7 @@ def policy_of(text: str) -> Any:
     """Return the policy that words such as "compress:zvc" or "swap:disk" name."""
     kind, colon, value = text.partition(":")
     name, takes = POLICIES.get(kind, ("", ""))
-    if not name or (takes == "must" and not value) or (takes == "none" and colon):
+    if not name or (takes == "must" and not value) or (colon and (takes == "none" or not value)):
         raise ConfigError(f"expected a policy of the form {POLICY_GRAMMAR}; got {text!r}")
     make = getattr(slimgrad, name, None)
     if make is None:
