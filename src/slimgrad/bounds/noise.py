@@ -13,11 +13,11 @@ How: what each site adds to the gradient and to each layer is measured in the ru
     pressure      by layer, where an audit found more noise than its limit: the factor by which it is now mistrusted
     broken        by layer, whose limit a measurement or an audit found exceeded: the step, and the share of the last
 
-Bounds are set anew when all sites that were due have had their turn, and at once when a measurement says that a layer
-or the whole gets more than its share. A bound becomes looser by at most LOOSEN and only after a new measurement, the
-second at least, and not one that found much more than expected; errors that travel must have been followed once.
-What no step keeps within the limits is kept exactly, and tried again later: what is exact is not measured, so what was
-known of it is slowly forgotten.
+Bounds are set anew when all sites that were due have had their turn, every few steps until then, and at once when a
+measurement says that a layer or the whole gets more than its share. A bound becomes looser by at most LOOSEN and only
+after a new measurement, the second at least, and not one that found much more than expected; errors that travel must
+have been followed once. What no step keeps within the limits is kept exactly, and tried again later: what is exact is
+not measured, so what was known of it is slowly forgotten.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from slimgrad.bounds import sensitivity
-from slimgrad.bounds.base import NEGLIGIBLE, Reading, Request, Site, State, is_due, site_key, site_of
+from slimgrad.bounds.base import FIRST_STEPS, NEGLIGIBLE, Reading, Request, Site, State, is_due, site_key, site_of
 from slimgrad.bounds.fixed import Exact, Relative
 from slimgrad.bounds.rates import FINEST_STEP, Item, cheapest, factor_of
 from slimgrad.bounds.sensitivity import ALL, PARTS, START, Sites, loads, noise_of, shares_of, unknown_share
 from slimgrad.errors import ConfigError
 
 AIM = 0.8  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
-AIM_OF_LAYER = 0.45  # of the limit of a layer
+AIM_OF_LAYER = 0.35  # of the limit of a layer
 QUOTA, FIRST_QUOTA = 1 / 16, 1 / 4  # of all values: originals that may be kept in one step; until each was measured
-LOOSEN = 2.0  # at most, from one measurement to the next
+LOOSEN, LEAP = 2.0**0.5, 2.0  # at most, from one measurement to the next; as long as little noise is expected ...
+LITTLE = 1 / 4  # ... of what is aimed at
+SET_EVERY = 5  # steps, while some sites wait for their turn
 ALARM = 1.2  # x what is aimed at: expected from here on, bounds are set anew at once
 ABSENT = 5  # steps until a site that did not run in its turn has another
 SURPRISE = 1.5  # x what was known of a site: from here on, its next turn comes sooner
@@ -89,7 +91,7 @@ class Noise:
         if new or is_due(step, self.every):  # then some of the errors that travel are followed
             travelling = new or [key for key, entry in sites.items() if entry["travels"] and entry["rel"]]
             far = _of_one_role(_within_quota(_most_doubtful_first(travelling, sites, step), sites), sites)
-        chosen = far or _within_quota(sorted(due, key=lambda key: (sites[key]["due"], key)), sites)
+        chosen = far or _within_quota(_most_noise_first(due, sites), sites)
         return Request(errors=_sites(chosen), travels=_sites(far))
 
     def update(self, state: State, reading: Reading) -> State:
@@ -113,7 +115,8 @@ class Noise:
         state = {**state, "sites": sites, "layers": layers, "broken": {**state["broken"], **broken}}
         state["loads"] = sensitivity.moved(state["loads"], known, sites)
         is_waiting = any(entry["rel"] and entry["due"] <= step for entry in sites.values())
-        if not is_waiting or len(sites) > len(known) or self._is_alarming(state):
+        is_time = not is_waiting or step % SET_EVERY == 0 or len(sites) > len(known)
+        if is_time or self._is_alarming(state):
             sensitivity.fill_in(sites)
             state["loads"] = self._spend(sites, state["calibration"], state["pressure"])
         return state
@@ -171,11 +174,16 @@ class Noise:
         for key, entry in sites.items():
             if key in wanted:
                 is_surprise = key in known and noise_of(entry) > SURPRISE * noise_of(known[key])
-                soon, late = min(self.every, reading.step // 4), min(2 * self.every, 3 * reading.step // 2)
-                entry["due"] = reading.step + max(1, soon if is_surprise else late)
+                entry["due"] = self._next_round(reading.step)
+                if reading.step >= FIRST_STEPS[-1] and not is_surprise:
+                    entry["due"] += self.every
                 entry["fresh"] = entry["fresh"] and not is_surprise
             elif key not in seen and entry["due"] <= reading.step:
                 entry["due"] = reading.step + ABSENT  # it did not run: others first
+
+    def _next_round(self, step: int) -> int:
+        """Return the first step of the round after this one: within a round each site that is due has its turn."""
+        return next((first for first in FIRST_STEPS if first > step), (step // self.every + 1) * self.every)
 
     def _is_alarming(self, state: State) -> bool:
         loads, pressure = state["loads"], state["pressure"]
@@ -190,7 +198,9 @@ class Noise:
         small = _small(sites)
         keys = list(sites)
         unknown = {role: unknown_share(sites, role) for role in {entry["role"] for entry in sites.values()}}
-        items = [self._item(sites[key], key in small, unknown[sites[key]["role"]]) for key in keys]
+        expected = calibration * sum(noise_of(entry) * entry["rel"] ** 2 for entry in sites.values())
+        loosen = LEAP if expected < LITTLE * AIM * self.e2 else LOOSEN
+        items = [self._item(sites[key], key in small, unknown[sites[key]["role"]], loosen) for key in keys]
         steps = cheapest(items, AIM * self.e2 / calibration, self._limits(sites, pressure))
         for key, step in zip(keys, steps, strict=True):
             entry = sites[key]
@@ -200,10 +210,10 @@ class Noise:
             entry["rel"] = rel
         return loads(sites)
 
-    def _item(self, entry: State, is_small: bool, unknown: float) -> Item:
+    def _item(self, entry: State, is_small: bool, unknown: float, loosen: float) -> Item:
         unit, rel, finest = entry["unit"], entry["rel"], FINEST_STEP / 2.0 / entry["unit"]
         is_known = entry["near"]["n"] >= 2 and entry["far"]["n"] if entry["travels"] else entry["own"]["n"] >= 2
-        limit = max(rel * LOOSEN if entry["fresh"] and is_known else rel, finest)
+        limit = max(rel * loosen if entry["fresh"] and is_known else rel, finest)
         if not entry["own"]["n"] and unknown > 0:
             limit = min(limit, math.sqrt(AIM_OF_LAYER * self.cap * self.e2 / unknown))
         coarsest = 2.0 * (finest if is_small else min(1.0, limit)) * unit
@@ -216,6 +226,11 @@ class Noise:
         aims = [AIM if layer == ALL else AIM_OF_LAYER * self.cap / pressure.get(layer, 1.0) for layer in layers]
         units = np.array([entry["unit"] for entry in sites.values()])
         return shares / (2.0 * units) ** 2 / (self.e2 * np.array(aims)[:, None])
+
+
+def _most_noise_first(keys: Iterable[str], sites: Sites) -> list[str]:
+    """Return the keys ordered by the step from which on they are due; of one round, those that add the most first."""
+    return sorted(keys, key=lambda key: (sites[key]["due"], -noise_of(sites[key]) * sites[key]["rel"] ** 2, key))
 
 
 def _most_doubtful_first(keys: Iterable[str], sites: Sites, step: int) -> list[str]:

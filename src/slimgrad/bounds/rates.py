@@ -27,7 +27,7 @@ CURVES = {  # bits per value at those steps
 }
 BASE = {"sparse": 1.0, "signed": 0.0, "centred": 0.0}  # of those, what is there however few values are not zero
 EXACT_BITS = 32.0
-N_PRICES = 60  # rounds
+N_PRICES, SETTLED = 60, 2e-3  # rounds at most; the relative change of all steps from which on there are no more
 PRICE_POWER = 0.7  # of a limit's excess: noise goes with price ** -0.7 to -1, so this neither creeps nor swings
 LOWEST_PRICE = 1e-9  # bits for all that a limit allows: nothing
 N_CLAMPS = 100  # at most
@@ -69,10 +69,14 @@ def cheapest(items: Sequence[Item], budget: float, limits: np.ndarray | None = N
     weights = whole if limits is None or not limits.size else np.concatenate([whole, limits])
     market = _Market(items)
     prices = np.full(len(weights), market.value.sum() * 1e-3)
+    steps = market.steps(prices @ weights)
     for _ in range(N_PRICES):
-        loads = weights @ market.steps(prices @ weights) ** 2
+        before, loads = steps, weights @ steps**2
         prices = np.maximum(LOWEST_PRICE, prices * np.clip(loads, 0.01, 100.0) ** PRICE_POWER)
-    return _within_limits(market.steps(prices @ weights), weights).tolist()
+        steps = market.steps(prices @ weights)
+        if (np.abs(steps - before) <= SETTLED * before).all():
+            break
+    return _within_limits(steps, weights).tolist()
 
 
 class _Market:
@@ -86,15 +90,16 @@ class _Market:
         self.value = numel * np.maximum(factor, 1e-3)  # of one bit of the curve
         self._coarsest = np.array([item.coarsest for item in items])
         self._exact_from = (numel * (EXACT_BITS - base) - self.value * (finest - base)) / FINEST_STEP**2
-        self._curves = [(curve, np.array([item.curve == curve for item in items])) for curve in CURVES]
+        self._log_value = np.log2(self.value)
+        curves = np.array([item.curve for item in items])
+        self._of_curve = [(RESPONSES[curve], np.flatnonzero(curves == curve)) for curve in CURVES]
 
     def steps(self, price: np.ndarray) -> np.ndarray:
         """Return the steps at these prices, one per site, of noise at a step of 1 RMS."""
-        wanted = np.zeros(len(price))
-        for curve, is_ours in self._curves:
-            if is_ours.any():
-                logarithm = np.log2(np.maximum(price[is_ours], 1e-300) / self.value[is_ours])
-                wanted[is_ours] = 2.0 ** np.interp(logarithm, *RESPONSES[curve])
+        wanted = np.log2(np.maximum(price, 1e-300)) - self._log_value
+        for response, ours in self._of_curve:
+            wanted[ours] = np.interp(wanted[ours], *response)
+        wanted = np.exp2(wanted)
         return np.where(price > self._exact_from, 0.0, np.minimum(wanted, self._coarsest))
 
 

@@ -23,8 +23,8 @@ step as the network moves, so that errors of the first layers scatter tenfold wi
 goes is believed of the site itself and of no other: the noise of a GPT's last norm grew 800-fold in 120 steps, unseen,
 while those of its other norms hardly changed.
 
-Note [When]. Networks change fast at first and slower and slower later. A site that was measured at step n and found as
-expected has its next turn at 2.5 n, one that adds much more than expected at 1.25 n, in both cases within a fixed time.
+Note [When]. Rounds begin at the first steps and then every so often. Networks change fast at first, so that each site
+has a turn in every round; later, one that was found as expected sits out the next.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reading, SiteReading,
 
 START = 0.25
 RISE, FALL = 0.8, 0.3  # weights of a new measurement that is above or below what was known ...
-FALL_OF_SHARE = 0.3  # ... and, of a single layer, one below: where it is above, it holds at once
+FALL_OF_SHARE = 0.2  # ... and, of a single layer, one below: where it is above, it holds at once
 TYPICAL = 0.004  # noise at rel = 1 of a site whose error travels, before any was measured
 DRIFT_UP, DRIFT_DOWN = 0.7, 0.3  # how far errors are taken to follow those near by, and of their role, up or down ...
 MOST_DRIFT = 4.0  # ... and from what change on no farther
