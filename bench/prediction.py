@@ -1,8 +1,9 @@
-"""Predicted against measured peak memory of a training step, by live bytes, for every arm of the lab.
+"""Predicted against measured peak memory of a training step, by live bytes, for every policy.
 
     python bench/prediction.py --json docs/results/prediction.json
 
-The prediction is a FakeTensor run (slimgrad.planner.fake_run); the measurement is that of bench/peak.py.
+The prediction is a FakeTensor run (slimgrad.planner.fake_run), for `hybrid` that of the session's own planner; the
+measurement is that of bench/peak.py.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from slimgrad.lab import machine
-from slimgrad.lab.arms import ARMS
-from slimgrad.lab.predictions import SETUPS, compare
+from slimgrad.lab.predictions import ARMS, SETUPS, compare
 
 MIB = 1 << 20
 
@@ -26,18 +26,18 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write machine and rows to this file")
     arguments = parser.parse_args()
     rows = []
-    print(f"{'model':10}{'batch':>6}  {'arm':11}{'static':>8}{'predicted':>11}{'measured':>10}  error  beyond static")
-    for setup in SETUPS:
-        if arguments.model and setup.model not in arguments.model:
-            continue
+    print(f"{'model':10}{'batch':>6}  {'arm':15}{'static':>8}{'predicted':>11}{'measured':>10}  error  beyond static")
+    setups = [setup for setup in SETUPS if not arguments.model or setup.model in arguments.model]
+    for setup in setups:
         for arm in ARMS:
             row = compare(setup, arm)
             rows.append({**asdict(row), "error": row.error, "error_beyond_static": row.error_beyond_static})
             sizes = f"{row.static / MIB:8,.0f}{row.predicted / MIB:11,.0f}{row.measured / MIB:10,.0f}"
             errors = f"{row.error:+7.1%}{row.error_beyond_static:+15.1%}"
-            print(f"{setup.model:10}{setup.batch:6}  {arm:11}{sizes}{errors}   in {row.seconds:.1f} s", flush=True)
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"machine": machine.describe(), "rows": rows}, indent=2) + "\n")
+            print(f"{setup.model:10}{setup.batch:6}  {row.arm:15}{sizes}{errors}   in {row.seconds:.1f} s", flush=True)
+            if arguments.json:  # after every row: all of them take an hour
+                text = json.dumps({"machine": machine.describe(), "rows": rows}, indent=1)
+                arguments.json.write_text(f"{text}\n")
 
 
 if __name__ == "__main__":

@@ -132,3 +132,10 @@ def test_pooled_memory_counts_by_what_the_pool_holds() -> None:
         assert live.peak == x.nbytes + MIB + heap.nbytes_touched
     gc.collect()
     assert live.now == x.nbytes
+
+
+def test_live_bytes_does_not_count_tensors_without_memory() -> None:
+    with LiveBytes() as live:
+        real = torch.zeros(100)
+        fake = torch.zeros(1_000_000, device="meta") + 1
+    assert live.peak == real.nbytes < fake.nbytes

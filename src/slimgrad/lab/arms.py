@@ -29,6 +29,13 @@ from slimgrad.lab import models
 from slimgrad.lab.words import bound_of
 
 ARMS = ("plain", "slim", "checkpoint")
+POLICIES = {  # further arms: sessions with other policies
+    "swap": slimgrad.Swap("disk"),
+    "swap, uncoded": slimgrad.Swap("disk", compress=False),
+    "recompute": slimgrad.Recompute(),
+    "blocks": slimgrad.Recompute(blocks="auto"),
+}
+HYBRID = "hybrid:"  # before a budget in bytes of live tensors
 BATCHES = {"resnet50": 16, "vgg16": 8, "vgg16_bn": 8, "alexnet": 64, "resnet18": 32, "unet2d": 4, "gpt": 4}
 LOW_PRECISION = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -90,17 +97,18 @@ class Material:
 
 
 class Step:
-    """A training step of one arm. `session` is there in the arm "slim" only."""
+    """A training step of one arm. `session` is there in arms that have a policy."""
 
     def __init__(self, material: Material, arm: str) -> None:
-        if arm not in ARMS:
-            raise ConfigError(f"expected one of the arms {', '.join(ARMS)}, got {arm!r}")
+        if arm not in (*ARMS, *POLICIES) and not arm.startswith(HYBRID):
+            raise ConfigError(f"expected one of the arms {', '.join((*ARMS, *POLICIES))}, got {arm!r}")
         self.material = material
         self.model = material.twin()
         self.criterion = models.criterion(material.setup.model)
         self.session = None
-        if arm == "slim":
-            self.session = slimgrad.attach(self.model, self.criterion, bound=material.bound)
+        policy = policy_of(arm)
+        if policy is not None:
+            self.session = slimgrad.attach(self.model, self.criterion, bound=material.bound, policy=policy)
         if arm == "checkpoint":
             checkpoint_segments(self.model)
 
@@ -114,6 +122,13 @@ class Step:
             loss = self.criterion(self.model(self.material.inputs), self.material.target)
         loss.backward()
         self.material.optimizer.step()
+
+
+def policy_of(arm: str) -> slimgrad.Compress | slimgrad.Swap | slimgrad.Recompute | slimgrad.Hybrid | None:
+    """Return the policy of an arm's session; None where there is none."""
+    if arm.startswith(HYBRID):
+        return slimgrad.Hybrid(int(arm[len(HYBRID) :]), counts="live")
+    return slimgrad.Compress() if arm == "slim" else POLICIES.get(arm)
 
 
 def checkpoint_segments(model: nn.Module) -> None:

@@ -5,7 +5,8 @@
 
 Every training is a process of its own. The limit is a control group where one can be made (control_group.py), and then
 `fit_batch` is told "auto" and has to find it; elsewhere a watchdog on the resident set kills, and `fit_batch` is told
-the number. All processes have huge pages for torch's allocator (ENVIRONMENT), plain ones too.
+the number. All processes, plain ones too, have huge pages for torch's allocator; a session then gives freed memory back
+by itself.
 
 Steps see another random batch each and start from the same seed, so a run under the limit must have the losses of the
 same run without one, bit for bit.
@@ -31,11 +32,10 @@ from slimgrad.errors import ConfigError
 from slimgrad.lab import models
 from slimgrad.lab.arms import Setup, fresh_process, setup_of
 from slimgrad.lab.control_group import can_limit_memory, join, memory_group
+from slimgrad.lab.machine import ASK_FOR_HUGE_PAGES
 from slimgrad.lab.words import bound_of
 from slimgrad.report.memory import resident_peak
-from slimgrad.storage.freed import HUGE_PAGES
 
-ENVIRONMENT = {HUGE_PAGES: "1"}  # under which a session gives freed memory back by itself
 ARMS = ("plain", "slim")
 POLL = 0.005  # seconds between two looks of the watchdog
 
@@ -120,7 +120,7 @@ def fit(setup: Setup, arm: str, cage: Cage) -> Outcome:
 
 
 def _run(setup: Setup, arm: str, verb: str, word: str, cage: Cage | None) -> Outcome:
-    with fresh_process(__name__, setup, verb, arm, word, **ENVIRONMENT) as process:
+    with fresh_process(__name__, setup, verb, arm, word, **ASK_FOR_HUGE_PAGES) as process:
         if cage is not None:
             cage.watch(process)
         printed, complaint = process.communicate()

@@ -36,6 +36,7 @@ class Weight:
     peak_at: str = ""  # the operator after which the live peak was reached
     saved_ratio: float | None = None  # over all saved activations, from the session's report
     coded_ratio: float | None = None
+    planned: int = 0  # peak that a policy with a budget predicted for its last plan
 
     @property
     def beyond_static(self) -> int:
@@ -62,7 +63,8 @@ def weigh(setup: Setup, arm: str, kind: str) -> Weight:
     if step.session is None:
         return Weight(static, peak, peak_at)
     report = step.session.report()
-    return Weight(static, peak, peak_at, report.saved_ratio, report.coded_ratio)
+    planned = 0 if step.session.planned is None else step.session.planned.peak
+    return Weight(static, peak, peak_at, report.saved_ratio, report.coded_ratio, planned)
 
 
 def load_libraries(material: Material) -> None:

@@ -8,21 +8,23 @@ Measured in a fresh process and by live bytes, so that a difference is the predi
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
-from slimgrad.lab import models, peak
-from slimgrad.lab.arms import LOW_PRECISION, Setup, bound_of, checkpoint_segments
+from slimgrad.lab import arms, models, peak
+from slimgrad.lab.arms import HYBRID, LOW_PRECISION, Setup, checkpoint_segments
+from slimgrad.lab.words import bound_of
 from slimgrad.planner.fake_run import Prediction, Workload, predict
-from slimgrad.policy import Compress
 
-SETUPS = (  # small batches: what is compared is bytes, which do not get noisier with size
-    Setup("resnet18", batch=8, threads=1),
-    Setup("resnet50", batch=4, threads=1),
-    Setup("vgg16", batch=2, threads=1),
-    Setup("unet2d", batch=1, threads=1),
-    Setup("gpt", batch=2, threads=1),
+SETUPS = (  # small: what is compared is bytes, which do not get noisier with size
+    Setup("resnet18", batch=8, size=112, threads=1),
+    Setup("resnet50", batch=8, size=112, threads=1),
+    Setup("vgg16", batch=4, threads=1),
+    Setup("unet2d", batch=2, size=128, threads=1),
+    Setup("gpt", batch=2, size=256, threads=1),
 )
+ARMS = (*arms.ARMS, *arms.POLICIES, HYBRID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,8 @@ def arm_options(setup: Setup, arm: str) -> dict[str, Any]:
     """Return what an arm of the lab is for the planner."""
     if arm == "checkpoint":
         return {"prepare": checkpoint_segments}
-    if arm == "plain":
-        return {}
-    return {"policy": Compress(), "bound": bound_of(setup.bound)}
+    policy = arms.policy_of(arm)
+    return {} if policy is None else {"policy": policy, "bound": bound_of(setup.bound)}
 
 
 def predict_arm(setup: Setup, arm: str) -> Prediction:
@@ -74,6 +75,18 @@ def predict_arm(setup: Setup, arm: str) -> Prediction:
 
 def compare(setup: Setup, arm: str) -> Row:
     """Return predicted and measured live peak of one arm."""
+    setup = setup.filled()
+    if arm == HYBRID:
+        return _compare_hybrid(setup)
     prediction = predict_arm(setup, arm)
-    measured = peak.measure_one(setup.filled(), arm, "live")
-    return Row(setup.filled(), arm, measured.static, prediction.peak, measured.peak, prediction.seconds)
+    measured = peak.measure_one(setup, arm, "live")
+    return Row(setup, arm, measured.static, prediction.peak, measured.peak, prediction.seconds)
+
+
+def _compare_hybrid(setup: Setup) -> Row:
+    """Return what the planner of a session predicted, under a budget half-way between everything coded and plain."""
+    start = time.perf_counter()
+    budget = sum(predict_arm(setup, arm).peak for arm in ("plain", "slim")) // 2
+    seconds = time.perf_counter() - start
+    measured = peak.measure_one(setup, f"{HYBRID}{budget}", "live")
+    return Row(setup, HYBRID.rstrip(":"), measured.static, measured.planned, measured.peak, seconds)

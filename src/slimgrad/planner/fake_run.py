@@ -118,6 +118,7 @@ def predict(
     """
     start = time.perf_counter()
     with _fakes_are_plain(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        mode.cache_enabled = False  # it would keep storages alive
         model, criterion = _model(work, mode), work.criterion()
         inputs, target = work.example(batch)
         optimizer = work.optimizer(model.parameters())
@@ -126,9 +127,7 @@ def predict(
         optimizer.step()
         if prepare is not None:
             prepare(model)
-        session = (
-            None if policy is None else _session((model, criterion), policy, bound, FakeShelf(rates or Rates(), mode))
-        )
+        session = None if policy is None else _session((model, criterion), policy, bound, FakeShelf(rates or Rates()))
         shelf = None if session is None else session.shelf
         with FakeLive(shelf.pool if isinstance(shelf, FakeShelf) else None) as live:
             live.track(*_static(model, optimizer, inputs, target))

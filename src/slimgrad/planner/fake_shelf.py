@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from slimgrad.codecs import Codec
 from slimgrad.ledger import Ledger
@@ -22,6 +21,7 @@ from slimgrad.roles import Need, Role
 from slimgrad.saved import Part, Saved, Stored
 from slimgrad.shelf import Shelf
 from slimgrad.storage.pages import HUGE
+from slimgrad.storage.schedule import Schedule
 
 WARM = 1 << 24  # bytes that the heap does not give back at the end of a step; see storage/heap.py
 
@@ -100,6 +100,45 @@ def _end(pool: Pool, nbytes: int, item: Item) -> None:
     item.died = pool.clock
 
 
+class FakeSpilled:
+    """Bytes on disk: in the pool only while they are written, read ahead or decoded; see storage/tier.py."""
+
+    payload = None
+
+    def __init__(self, pool: Pool, nbytes: int, item: Item) -> None:
+        self.nbytes = nbytes
+        self._inside = _Inside(pool, nbytes)
+        item.born = item.died = pool.clock
+        weakref.finalize(self, _end, pool, 0, item).atexit = False
+        weakref.finalize(self, self._inside.leave).atexit = False
+        self.enter()
+
+    def enter(self) -> None:
+        """Take room in the pool."""
+        self._inside.enter()
+
+    def leave(self) -> None:
+        """Give it back."""
+        self._inside.leave()
+
+
+class _Inside:
+    """Whether bytes are in the pool now."""
+
+    def __init__(self, pool: Pool, nbytes: int) -> None:
+        self._pool, self._nbytes, self._is_inside = pool, nbytes, False
+
+    def enter(self) -> None:
+        if not self._is_inside:
+            self._is_inside = True
+            self._pool.add(self._nbytes)
+
+    def leave(self) -> None:
+        if self._is_inside:
+            self._is_inside = False
+            self._pool.remove(self._nbytes)
+
+
 class Silent:
     """A codec that writes nothing; the name and the promise are those of the real one."""
 
@@ -113,22 +152,45 @@ class Silent:
 class FakeShelf(Shelf):
     """Counts what would be stored, by the predicted rates."""
 
-    def __init__(self, rates: Rates, mode: FakeTensorMode) -> None:
+    def __init__(self, rates: Rates) -> None:
         super().__init__(Ledger())
-        self._mode = mode
         self.pool = Pool()
         self.arena: Any = self.pool
         self.buffers: Any = self.pool
         self.rates = rates
         self.items: list[Item] = []
+        self._schedule = Schedule()
+        self._numbers: weakref.WeakKeyDictionary[FakeSpilled, int] = weakref.WeakKeyDictionary()
+        self._written: weakref.ref[FakeSpilled] | None = None  # the last one: the worker is busy with it
 
     def fetch(self, saved: Saved) -> torch.Tensor:
-        """Return a fake of the tensor as it was saved."""
-        was_on, self._mode.cache_enabled = self._mode.cache_enabled, False  # the cache would keep its storage alive
-        try:
+        """Return a fake of the tensor as it was saved; what is on disk comes back, and the next ones with it."""
+        slot = None if saved.part is None else saved.part.slot
+        if not isinstance(slot, FakeSpilled):
             return super().fetch(saved)
-        finally:
-            self._mode.cache_enabled = was_on
+        for ahead in self._schedule.read(self._numbers[slot]):
+            ahead.enter()
+        if slot.nbytes == saved.stored.nbytes:  # as it is: read into the memory that is handed out
+            slot.leave()
+            return super().fetch(saved)
+        slot.enter()
+        tensor = super().fetch(saved)
+        slot.leave()
+        return tensor
+
+    def end_step(self) -> None:
+        """Learn the order of reads, too."""
+        super().end_step()
+        self._schedule.begin()
+
+    def _spill(self, nbytes: int, item: Item) -> FakeSpilled:
+        last = None if self._written is None else self._written()
+        if last is not None:
+            last.leave()
+        spilled = FakeSpilled(self.pool, nbytes, item)
+        self._numbers[spilled] = self._schedule.put(spilled)
+        self._written = weakref.ref(spilled)
+        return spilled
 
     def _encode_later(self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan) -> Any:
         return self._encode(stored, tensor, role, plan)
@@ -143,5 +205,5 @@ class FakeShelf(Shelf):
             return None
         item = Item(*stored.site, role.name, stored.nbytes, nbytes, plan.codec.name)
         self.items.append(item)
-        held = 0 if plan.tier == DISK else nbytes
-        return Part(Silent(plan.codec), FakeSlot(self.pool, held, item), plan)  # pyright: ignore[reportArgumentType]
+        slot = self._spill(nbytes, item) if plan.tier == DISK else FakeSlot(self.pool, nbytes, item)
+        return Part(Silent(plan.codec), slot, plan)  # pyright: ignore[reportArgumentType]

@@ -138,7 +138,7 @@ class LiveBytes(TorchDispatchMode):
                 self.now += size - before
 
     def _is_pooled(self, storage: torch.UntypedStorage) -> bool:
-        return self._owns(storage.data_ptr())
+        return storage.device.type == "meta" or self._owns(storage.data_ptr())  # fake tensors have no memory
 
     def _died(self, key: weakref.ref) -> None:
         self.now -= max(self._storages.pop(key, 0), 0)
