@@ -36,5 +36,13 @@ def test_text_is_compared_by_perplexity() -> None:
     assert "running statistics" in " ".join(text.split())
 
 
+def test_it_says_whether_processes_had_huge_pages() -> None:
+    with_pages, without = result("plain"), result("noise:0.05")
+    with_pages["machine"]["huge pages"] = "asked for"
+    told = [compare_table.notes(rows_of(some)) for some in ([with_pages], [without], [with_pages, without])]
+    assert ["THP_MEM_ALLOC_ENABLE=1" in " ".join(notes) for notes in told] == [True, False, False]
+    assert "are not comparable" in " ".join(told[2])
+
+
 def test_the_published_row_fits_the_costs() -> None:
     assert len(compare_table.published()) == len(compare_table.COSTS)

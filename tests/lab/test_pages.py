@@ -41,3 +41,16 @@ def test_seeds_are_thin_lines_around_their_mean(results: list) -> None:
     curves = pages._curves(pages.by_arm(results), {"plain": 0, "noise:0.05": 1}, "train", "loss")
     assert [(one.name, one.is_thin) for one in curves[:3]] == [("plain", True), ("plain", True), ("plain", False)]
     assert curves[2].points == [(1, 2.0), (2, 1.0)]
+
+
+def test_the_page_begins_with_the_peak_and_the_figures_beside_plain(results: list, tmp_path: Path) -> None:
+    rows = rows_of(results)
+    assert [one.figure for one in pages.tiles(rows)] == ["8.0 → 2.0 MiB", "13.3x smaller", "50.00 % ± 0.00", "0.120 s"]
+    assert [one.remark for one in pages.tiles(rows)] == [
+        "4.0x smaller", "noise:0.05", "+0.00 pt [+0.00, +0.00] to plain", "1.20x plain"
+    ]  # fmt: skip
+    assert [one.figure for one in pages.tiles(rows[:1])] == ["8.0 MiB", "50.00 % ± 0.00", "0.100 s"]
+    assert pages._from_to("1.5 GiB", "8.0 MiB") == "1.5 GiB → 8.0 MiB"
+    pages.write(tmp_path / "page.html", results)
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert text.index("class=tiles") < text.index("Memory over one step") < text.index("The table")

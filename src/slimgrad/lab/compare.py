@@ -49,6 +49,7 @@ class Row:
     accuracy_difference: Difference | None
     noise: float | None
     is_text: bool = False
+    has_huge_pages: bool | None = None  # asked for by all of its processes; None: by some
 
 
 def planned(recipe: Recipe, arms: Sequence[str], seeds: Iterable[int], prefix: str = "") -> dict[str, Recipe]:
@@ -103,6 +104,7 @@ def _row(arm: str, runs: Mapping[int, Mapping[str, Any]], plain: Mapping[int, Ma
     def ratio(above: float | None, below: float | None) -> float | None:
         return above / below if above and below else None
 
+    pages = {run["machine"].get("huge pages") == "asked for" for run in runs.values()}
     peak, seconds = mean("peak_live") or 0.0, mean("seconds_per_step") or 0.0
     return Row(
         arm=arm,
@@ -120,6 +122,7 @@ def _row(arm: str, runs: Mapping[int, Mapping[str, Any]], plain: Mapping[int, Ma
         accuracy_difference=against_plain("test_accuracy"),
         noise=mean("noise"),
         is_text=any(run["unit"] == "tokens" for run in runs.values()),
+        has_huge_pages=pages.pop() if len(pages) == 1 else None,
     )
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slimgrad.lab.compare import COMET, COMET_NOTE, COMET_ROW, Row, perplexity_change
-from slimgrad.lab.spread import Difference
+from slimgrad.lab.spread import Difference, Spread
 from slimgrad.report.table import nbytes
 
 FIGURE = {False: "accuracy", True: "perplexity"}
@@ -21,6 +21,11 @@ LEGEND = (
     "libraries, and with steps in which a bound measures; saved: original / stored bytes over all saved activations of "
     "the run; time: arm / plain."
 )
+PAGES_NOTE = (
+    "Every process asks for huge pages (THP_MEM_ALLOC_ENABLE=1), plain ones too: faster, and freed memory goes back to "
+    "the system."
+)
+MIXED_PAGES = "Some processes asked for huge pages and some did not: resident and time are not comparable between them."
 CHECKPOINT_NOTE = "Recomputing a batch norm updates its running statistics twice: checkpointing tests differently."
 
 
@@ -47,7 +52,17 @@ def cost_cells(row: Row) -> tuple[str, ...]:
 def learnt_cells(row: Row) -> tuple[str, ...]:
     """Return what one arm has learnt, as words."""
     noise = "-" if row.noise is None else f"{row.noise:.4f}"
-    return (row.arm, f"{row.loss.mean:.4f} ± {row.loss.deviation:.4f}", _figure(row), _difference(row), noise)
+    return (row.arm, f"{row.loss.mean:.4f}{_spread(row.loss)}", _figure(row), _difference(row), noise)
+
+
+def learnt_figures(row: Row) -> tuple[str, str, str]:
+    """Return the name of what counts as learnt, its figure, and its difference to plain."""
+    return FIGURE[row.is_text], _figure(row), _difference(row)
+
+
+def _spread(found: Spread, factor: float = 1.0, form: str = ".4f") -> str:
+    """Return the spread over seeds; nothing of a single one."""
+    return f" ± {factor * found.deviation:{form}}" if found.n > 1 else ""
 
 
 def published() -> tuple[str, ...]:
@@ -58,7 +73,14 @@ def published() -> tuple[str, ...]:
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """Return what has to be said about the numbers."""
-    return [LEGEND, *([CHECKPOINT_NOTE] if any(row.arm == "checkpoint" for row in rows) else []), COMET_NOTE]
+    checkpointing = CHECKPOINT_NOTE if any(row.arm == "checkpoint" for row in rows) else ""
+    return [note for note in (LEGEND, pages_note(rows), checkpointing, COMET_NOTE) if note]
+
+
+def pages_note(rows: Sequence[Row]) -> str:
+    """Return what has to be said about huge pages; often nothing."""
+    found = {row.has_huge_pages for row in rows}
+    return PAGES_NOTE if found == {True} else "" if found == {False} else MIXED_PAGES
 
 
 def table(rows: Sequence[Row], title: str) -> Group:
@@ -80,7 +102,7 @@ def _table(headings: Sequence[str], title: str) -> Table:
 def _figure(row: Row) -> str:
     if row.is_text:
         return f"{math.exp(row.loss.mean):.4f}"
-    return f"{100 * row.accuracy.mean:.2f} % ± {100 * row.accuracy.deviation:.2f}"
+    return f"{100 * row.accuracy.mean:.2f} %{_spread(row.accuracy, 100, '.2f')}"
 
 
 def _difference(row: Row) -> str:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from slimgrad.lab import compare_table
-from slimgrad.lab.compare import PLAIN, by_arm, rows_of
-from slimgrad.report import charts, page
-from slimgrad.report.charts import Series
+from slimgrad.lab.compare import PLAIN, Row, by_arm, rows_of
+from slimgrad.report import charts, memory_chart, page
+from slimgrad.report.charts import Series, Tile
+from slimgrad.report.memory_chart import Curve
 from slimgrad.report.table import nbytes
 
-MEBIBYTE = 1 << 20
 N_LAYERS = 40
 
 Runs = Mapping[str, Mapping[int, Mapping[str, Any]]]  # by arm and seed
@@ -41,8 +41,9 @@ def write(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
     ]
     colours = {arm: number if PLAIN in groups else number + 1 for number, arm in enumerate(groups)}
     sections = [
-        page.wide("The table", *tables, text=" ".join(compare_table.notes(rows))),
+        charts.tiles(tiles(rows)),
         page.wide("Memory over one step", memory(groups, colours)),
+        page.wide("The table", *tables, text=" ".join(compare_table.notes(rows))),
         page.section("Learning", *learning(groups, colours)),
         page.section("Compression over training", *compression(groups, colours)),
         page.section("Where the bytes are", *(layers(arm, runs) for arm, runs in groups.items())),
@@ -50,15 +51,40 @@ def write(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
     page.write(path, title, sections, lead, {"rows": [asdict(row) for row in rows]})
 
 
+def tiles(rows: Sequence[Row]) -> list[Tile]:
+    """Return the figures of the first arm that compresses, beside plain where it ran; else those of the only arm."""
+    plain = next((row for row in rows if row.arm == PLAIN), None)
+    row = next((row for row in rows if row.saved_ratio is not None), rows[0])
+    is_compared = plain is not None and row is not plain
+    peak = nbytes(row.peak_live)
+    if plain is not None and is_compared:
+        peak = _from_to(nbytes(plain.peak_live), peak)
+    shown = [Tile("peak memory of a step", peak, _smaller(row.peak_ratio))]
+    if row.saved_ratio is not None:
+        shown.append(Tile("saved activations", _smaller(row.saved_ratio), row.arm))
+    name, figure, difference = compare_table.learnt_figures(row)
+    shown.append(Tile(f"test {name}", figure, f"{difference} to plain" if is_compared else ""))
+    times = "" if row.time_ratio is None else f"{row.time_ratio:.2f}x plain"
+    return [*shown, Tile("time of a step", f"{row.seconds:.3f} s", times)]
+
+
+def _from_to(before: str, after: str) -> str:
+    """Return "196.5 → 47.9 MiB"; units that differ are both said."""
+    same = before.rpartition(" ")[2] == after.rpartition(" ")[2]
+    return f"{before.rpartition(' ')[0] if same else before} → {after}"
+
+
+def _smaller(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.1f}x smaller"
+
+
 def memory(groups: Runs, colours: Mapping[str, int]) -> str:
     """Return live bytes beyond static through one forward and backward, of the first seed."""
-    series = []
+    curves = []
     for arm, runs in groups.items():
-        samples = next(iter(runs.values()))["timeline"]["samples"]
-        points = [(100 * i / max(1, len(samples) - 1), sample / MEBIBYTE) for i, sample in enumerate(samples)]
-        series.append(Series(arm, points, colours[arm]))
-    caption = "live tensors beyond what is there before the step"
-    return charts.lines(caption, series, "operators of forward and backward, %", "MiB", lambda y: f"{y:,.0f}")
+        course = next(iter(runs.values()))["timeline"]
+        curves.append(Curve(arm, course["samples"], course["forward"], colours[arm]))
+    return memory_chart.draw(curves)
 
 
 def learning(groups: Runs, colours: Mapping[str, int]) -> list[str]:

@@ -45,9 +45,10 @@ def lines(
         return ""
     xs = [x for one in drawn for x, _ in one.points]
     ys = [y for one in drawn for _, y in one.points] + ([rule[0]] if rule else [])
-    x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(0.0 if from_zero else min(ys), max(ys))
-    x_of = _scale(min(xs), max(xs), LEFT, WIDTH - RIGHT)
-    y_of = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
+    x_ticks = ticks(min(xs), max(xs)) if max(xs) > min(xs) else [min(xs)]
+    y_ticks = ticks(0.0 if from_zero else min(ys), max(ys))
+    x_of = scale(min(xs), max(xs), LEFT, WIDTH - RIGHT)
+    y_of = scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
     parts = [_grid(x_ticks, y_ticks, x_of, y_of, x_label, y_text)]
     if rule:
         y = y_of(rule[0])
@@ -91,12 +92,34 @@ def _grid(
 
 def _legend(series: Sequence[Series]) -> str:
     seen = {one.name: one for one in reversed(series)}
-    if len(seen) < 2:
-        return ""
+    return legend([(name, one.colour, one.is_dashed) for name, one in reversed(seen.items())])
+
+
+def legend(names: Sequence[tuple[str, int, bool]]) -> str:
+    """Return names with their colours, dashed or whole; a single one needs no legend."""
     items = [
-        f'<li><i class="b{one.colour % N_COLOURS}"></i>{escape(name)}</li>' for name, one in reversed(seen.items())
+        f'<li><i class="{"d" if is_dashed else "b"}{colour % N_COLOURS}"></i>{escape(name)}</li>'
+        for name, colour, is_dashed in names
     ]
-    return f"<ul class=legend>{''.join(items)}</ul>"
+    return f"<ul class=legend>{''.join(items)}</ul>" if len(items) > 1 else ""
+
+
+class Tile(NamedTuple):
+    """One figure that a page begins with: what it is, the figure, and what to compare it with."""
+
+    name: str
+    figure: str
+    remark: str = ""
+
+
+def tiles(shown: Sequence[Tile]) -> str:
+    """Return figures in large type, beside each other."""
+    items = [
+        f"<div class=tile><span class=dim>{escape(one.name)}</span><b>{escape(one.figure)}</b>"
+        f"<span class=dim>{escape(one.remark)}</span></div>"
+        for one in shown
+    ]
+    return f"<div class=tiles>{''.join(items)}</div>" if items else ""
 
 
 class Bar(NamedTuple):
@@ -187,6 +210,8 @@ def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
     return [round(number * step, 12) for number in range(first, last + 1)]
 
 
-def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    span = (high - low) or 1.0
-    return lambda value: start + (value - low) / span * (end - start)
+def scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+    """Return the line that takes low to start and high to end; what spans nothing lies in the middle."""
+    if high == low:
+        return lambda value: (start + end) / 2
+    return lambda value: start + (value - low) / (high - low) * (end - start)

@@ -29,7 +29,7 @@ p { max-width: 50rem; margin: .4rem 0; } .dim { color: var(--dim); font-size: .8
 figure { margin: 0; padding: .8rem; background: var(--card); border: 1px solid var(--line); border-radius: 8px;
   min-width: 0; }
 figcaption { font-weight: 600; margin-bottom: .3rem; } .axis { font-size: .8rem; color: var(--dim); margin: 0; }
-svg { width: 100%; height: auto; max-height: 24rem; display: block; } svg text { font-size: 13px; fill: var(--dim); }
+svg { width: 100%; height: auto; display: block; } svg text { font-size: 13px; fill: var(--dim); }
 .grid { stroke: var(--line); } .rule { stroke: var(--fg); stroke-dasharray: 4 4; }
 polyline { fill: none; stroke-width: 2.2; stroke-linejoin: round; } .thin { stroke-width: 1; opacity: .45; }
 .dashed { stroke-dasharray: 5 4; }
@@ -40,6 +40,17 @@ polyline { fill: none; stroke-width: 2.2; stroke-linejoin: round; } .thin { stro
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .2rem 1rem; margin: .4rem 0 0; padding: 0;
   font-size: .85rem; } .legend i { display: inline-block; width: .9rem; height: .6rem; margin-right: .35rem;
   border-radius: 2px; }
+.d0, .d1, .d2, .d3, .d4, .d5 { height: 0 !important; border-top: 2px dashed; vertical-align: middle; }
+.d0 { color: var(--c0); } .d1 { color: var(--c1); } .d2 { color: var(--c2); } .d3 { color: var(--c3); }
+.d4 { color: var(--c4); } .d5 { color: var(--c5); }
+polygon { opacity: .16; } .f0 { fill: var(--c0); } .f1 { fill: var(--c1); } .f2 { fill: var(--c2); }
+.f3 { fill: var(--c3); } .f4 { fill: var(--c4); } .f5 { fill: var(--c5); }
+svg .peak { fill: var(--fg); font-size: 15px; font-weight: 600; paint-order: stroke; stroke: var(--card);
+  stroke-width: 4px; stroke-linejoin: round; } svg.narrow { display: none; }
+.tiles { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 13rem), 1fr));
+  margin: .8rem 0; } .tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
+  padding: .7rem .9rem; display: grid; gap: .1rem; } .tile b { font-size: 1.35rem; line-height: 1.25;
+  font-variant-numeric: tabular-nums; }
 .bar { display: grid; grid-template-columns: minmax(6rem, 12rem) 1fr minmax(5rem, max-content); gap: .5rem;
   align-items: center; font-size: .82rem; margin: .15rem 0; } .bar .name { overflow: hidden; text-overflow: ellipsis;
   white-space: nowrap; } .track { position: relative; height: .8rem; } .track i { position: absolute; inset: 0 auto 0 0;
@@ -51,6 +62,9 @@ th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(-
 .pictures { display: flex; flex-wrap: wrap; gap: .8rem; font-size: .8rem; } .pictures img { image-rendering: pixelated;
   max-width: 100%; height: auto; border: 1px solid var(--line); }
 @media (max-width: 36rem) { body { padding: .6rem; font-size: 15px; } svg text { font-size: 19px; }
+  svg.wide { display: none; } svg.narrow { display: block; } svg.narrow text { font-size: 14px; }
+  .tiles { grid-template-columns: 1fr 1fr; gap: .5rem; } .tile { padding: .5rem .6rem; }
+  .tile b { font-size: 1.05rem; }
   .bar { grid-template-columns: 1fr minmax(5rem, max-content); } .bar .track { grid-column: 1 / -1; grid-row: 2; } }
 """
 
@@ -76,7 +90,7 @@ def html(title: str, sections: Sequence[str], lead: str = "", figures: Mapping[s
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
         '<meta name=viewport content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><h1>{escape(title)}</h1>"
-        f"<p>{escape(lead)}</p>{''.join(sections)}"
+        f"<p class=dim>{escape(lead)}</p>{''.join(sections)}"
         f'<script type="application/json" id="figures">{numbers}</script></body></html>\n'
     )
 
