@@ -18,6 +18,7 @@ from slimgrad.roles import (
     role_from_dict,
     role_to_dict,
     with_flags,
+    with_zeros,
 )
 
 VALUES = Role("conv input", Need.VALUES)
@@ -149,6 +150,14 @@ def test_merging_again_changes_nothing(first, second):
 
 
 def test_flags_make_a_centred_code_uncentred():
-    role = with_flags(CENTRED, is_sparse=True)
-    assert not role.is_centred and role.axis is None and role.is_sparse
-    assert with_flags(CENTRED, is_sparse=True) is role
+    role = with_flags(CENTRED)
+    assert not role.is_centred and role.axis is None and not role.row
+    assert with_flags(CENTRED) is role
+
+
+def test_zeros_are_noted_once_and_only_for_values():
+    sparse = with_zeros(CENTRED)
+    assert sparse.is_sparse and sparse.is_centred
+    assert with_zeros(sparse) is sparse
+    assert merged(sparse, CENTRED) is sparse
+    assert with_zeros(UNKNOWN) is UNKNOWN

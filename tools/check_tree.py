@@ -41,7 +41,7 @@ LAYERS = (  # from the top; a module may import its own layer and those below
         "readers",
         "streams",
     },
-    {"shelf", "saved", "tiers", "report"},
+    {"coder", "shelf", "saved", "tiers", "report"},
     {"policy", "bounds", "consumers", "origins", "roles"},
     {"codecs", "storage", "ledger"},
     {"kernels"},

@@ -24,7 +24,6 @@ from slimgrad.origins import (
     is_result,
     is_scaled,
     is_scaled_result,
-    is_view_of_parameter,
     is_view_of_result,
     leaf_role,
     rebuilt_role,
@@ -76,7 +75,8 @@ Consumer = Callable[[torch.Tensor, Call], Role]
 
 def role_of(tensor: torch.Tensor, call: Call | None) -> Role:
     """Return what the running function needs of a tensor that it saves."""
-    if is_view_of_parameter(tensor):
+    base = tensor._base
+    if is_registered(tensor if base is None else base):
         return PARAMETER
     role = UNKNOWN
     if call is not None:

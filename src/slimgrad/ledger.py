@@ -159,7 +159,10 @@ class Ledger:
         self, path: str, role: str, codec: str, nbytes_in: int, nbytes_out: int, seconds: float, n: int = 1
     ) -> None:
         """Note a coded tensor. A blob that replaces another first takes it back: n=-1, both sizes negative."""
-        self._note((_PACK, path, role, codec, nbytes_in, nbytes_out, seconds, n))
+        events = self._events  # _note() written out, as in record_unpack: these two are called for every coded tensor
+        events.append((_PACK, path, role, codec, nbytes_in, nbytes_out, seconds, n))
+        if len(events) > FOLD_AT:
+            self._fold()
 
     def record_kept(self, path: str, role: str, nbytes: int, reason: str, detail: str = "", n: int = 1) -> None:
         """Note tensors that stay as they are; `detail` may name the function that saved them."""
@@ -171,7 +174,10 @@ class Ledger:
 
     def record_unpack(self, path: str, role: str, seconds: float) -> None:
         """Note a decoded tensor."""
-        self._note((_UNPACK, path, role, seconds))
+        events = self._events
+        events.append((_UNPACK, path, role, seconds))
+        if len(events) > FOLD_AT:
+            self._fold()
 
     def record_error(self, path: str, role: str, fraction: float) -> None:
         """Note the worst |error| / bound found in a sampled tensor."""

@@ -28,6 +28,7 @@ all, that is kept as it is in this forward, and the module is quiet no more.
 from __future__ import annotations
 
 import contextlib
+import operator
 import sys
 from collections.abc import Iterator
 from types import FrameType
@@ -35,18 +36,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch._C import _get_function_stack_at as mode_at  # pyright: ignore[reportAttributeAccessIssue]
+from torch._C import _len_torch_function_stack as n_modes  # pyright: ignore[reportAttributeAccessIssue]
+from torch._C import _pop_torch_function_stack as pop_mode  # pyright: ignore[reportAttributeAccessIssue]
+from torch._C import _push_on_torch_function_stack as push_mode  # pyright: ignore[reportAttributeAccessIssue]
 from torch.overrides import TorchFunctionMode
-from torch.overrides import _pop_mode as pop_mode
-from torch.overrides import _push_mode as push_mode
 
 from slimgrad import recipes
 from slimgrad.attached import has_ended, storages_of
+from slimgrad.coder import Remembered
 from slimgrad.consumers import COMPOSITES, EXACTLY, SIMPLE_MODULES, Call, call_of, role_of
 from slimgrad.errors import ConfigError
 from slimgrad.ledger import BUFFER, INPUT, PARAMETER, SMALL
 from slimgrad.policy import Plan, RoleBound
 from slimgrad.quiet import Quiet
-from slimgrad.roles import Need, Role, with_zeros
+from slimgrad.roles import Need, Role
 from slimgrad.saved import (
     NOTE,
     Kept,
@@ -97,7 +101,8 @@ class Recorder(TorchFunctionMode):
         self.quiet = Quiet()
         self.inputs: set[torch.UntypedStorage] = set()  # of the forward that is running: its caller keeps them alive
         self.constants: set[torch.UntypedStorage] | None = None  # parameters and buffers; made when first asked for
-        self.plans: dict[Any, tuple[RoleBound, Plan]] = {}  # Note [Remembered plans]
+        self.plans: dict[Any, Remembered] = {}  # Note [Remembered plans]
+        self.states: list[Any] = []  # of the adaptive bounds, when plans were made
         self.left = Leftovers(session.shelf)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -163,7 +168,7 @@ class Recorder(TorchFunctionMode):
         """Return the tensor that was packed; may be asked any number of times."""
         if not self.is_on:
             self.progress.was_read = True
-        if isinstance(saved, tuple):
+        if type(saved) is tuple:
             tensor, version = saved
             if tensor._version != version:
                 raise changed_in_place(tensor.dtype, tensor.shape, tensor._version, version)
@@ -172,38 +177,44 @@ class Recorder(TorchFunctionMode):
             return self.shelf.fetch(saved)  # arena, decode, the view as it was
         if isinstance(saved, recipes.Recomputed):
             return saved.restore_from(self.shelf)
-        return saved.restore_in(self.shelf.buffers) if isinstance(saved, Shaped) else saved.restore()
+        if isinstance(saved, Shaped):
+            return saved.restore_in(self.shelf.buffers)
+        return saved.restore()  # pyright: ignore[reportAttributeAccessIssue]  tuples are gone by now
 
     def _provide(self, stored: Stored, tensor: torch.Tensor, role: Role, call: Call | None) -> None:
         """Make sure that what the role needs is stored."""
         if stored.guard is None:  # nothing is
             if role.need is Need.SHAPE:
                 return self.shelf.put_shape(stored, tensor, role)
-            missing, (bound, plan) = role, self._planned(stored.site, role, tensor)
+            missing, remembered = role, self._remembered(stored.site, role, tensor)
+            bound, plan = remembered.bound, remembered.plan
+            coder = None if role.need is Need.SIGN else remembered.coder_for(tensor, stored.nbytes)
         else:
+            if stored.serves(role):
+                return None
             bound = stored.coded_bound(self.tuning.bound_at(self.path, stored.site))
             missing = stored.missing(role, bound)
             if missing is None:
                 return None
-            self.progress.learn(stored.site, with_zeros(missing) if stored.is_sparse else missing)
-            plan = self._plan(stored.site, stored.coded_role(missing), tensor, bound)
-        self.shelf.put(stored, tensor, missing, plan, call)
+            self.progress.learn(stored.site, missing)
+            plan, coder = self._plan(stored.site, stored.coded_role(missing), tensor, bound), None
+        self.shelf.put(stored, tensor, missing, plan, call, coder)
         if missing.need is not Need.SIGN:
             stored.role, stored.bound = missing, bound
         if self.tuning.meter.is_on:
             self.tuning.meter.note(stored, tensor, bound)
         return None
 
-    def _planned(self, site: tuple[str, int], role: Role, tensor: torch.Tensor) -> tuple[RoleBound, Plan]:
+    def _remembered(self, site: tuple[str, int], role: Role, tensor: torch.Tensor) -> Remembered:
         """Return bound and plan for the first save at a site; see Note [Remembered plans]."""
         key = site, role, tensor.dtype, tensor.is_cpu
-        planned = self.plans.get(key)
-        if planned is None:
+        remembered = self.plans.get(key)
+        if remembered is None:
             bound = self.tuning.bound_at(site[0], site)
-            planned = bound, self._plan(site, role, tensor, bound)
+            remembered = Remembered(bound, self._plan(site, role, tensor, bound))
             if self.is_constant and role.need is not Need.INDEX and len(self.plans) < MAX_PLANS:
-                self.plans[key] = planned
-        return planned
+                self.plans[key] = remembered
+        return remembered
 
     def _plan(self, site: tuple[str, int], role: Role, tensor: torch.Tensor, bound: RoleBound) -> Plan:
         planned = self.session.planned
@@ -253,9 +264,12 @@ class Recorder(TorchFunctionMode):
         """Begin the forward of an attached module; see Note [Who records]."""
         if self.is_on:
             if path not in self.session.attached.root_paths or not has_ended(self.caller):
+                listened = self.listens
                 is_known = type(module) in SIMPLE_MODULES and not self.makes_again and _is_as_its_class(module)
                 self.module = (module, args) if is_known else None
-                listened = self._listen(not is_known and (self.makes_again or path not in self.quiet))
+                wish = not is_known and (self.makes_again or path not in self.quiet)
+                if wish is not listened:
+                    self._listen(wish)
                 self.frames.append([module, path, 0, not is_known, len(self.left.small_sizes), listened])
                 return
             self.remove()
@@ -277,28 +291,27 @@ class Recorder(TorchFunctionMode):
             has_saved = not frame[IS_QUIET] or len(self.left.small_sizes) > frame[N_SMALL]
             if has_saved and sys.exc_info()[1] is None:  # a frozen module, or half a forward, says nothing
                 self.quiet.note(frame[PATH], is_loud=not frame[IS_QUIET])
-            self._listen(frame[LISTENED])
+            if frame[LISTENED] is not self.listens:
+                self._listen(frame[LISTENED])
             if not frames:
                 _explain_functional(sys.exc_info()[1])
                 self.remove()
             if frame[MODULE] is module:
                 return
 
-    def _listen(self, wish: bool) -> bool:
-        """Put the function mode on the stack, or take it off where it is on top; return whether it was there before."""
-        before = self.listens
-        if wish and not before:
+    def _listen(self, wish: bool) -> None:
+        """Put the function mode on the stack, or take it off where it is the next to be asked.
+
+        That is not so inside of a function, or under a mode of others.
+        """
+        if wish and not self.listens:
             push_mode(self)
             self.listens = True
-        elif before and not wish and self._is_on_top():
-            pop_mode()
-            self.listens = False
-        return before
-
-    def _is_on_top(self) -> bool:
-        """Return whether our mode is the next to be asked: not so inside a function, or under a mode of others."""
-        depth = torch._C._len_torch_function_stack()
-        return depth > 0 and torch._C._get_function_stack_at(depth - 1) is self
+        elif self.listens and not wish:
+            depth = n_modes()
+            if depth and mode_at(depth - 1) is self:
+                pop_mode()
+                self.listens = False
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
@@ -330,8 +343,10 @@ class Recorder(TorchFunctionMode):
                 self.left.outer, self.small_below = outer, 0
                 self.progress.meet(outer[0])
         self.session.begin_forward()
-        if self.tuning.states:
-            self.plans.clear()  # adaptive bounds may have moved
+        states = list(self.tuning.states.values())
+        if len(states) != len(self.states) or not all(map(operator.is_, states, self.states)):
+            self.plans.clear()  # an adaptive bound has a new state: it may have moved
+            self.states = states
         autograd._push_saved_tensors_default_hooks(*self.hooks)
         is_module = isinstance(module, nn.Module)  # and not the code of a recording()
         self._listen(not is_module or self.makes_again or path not in self.quiet)

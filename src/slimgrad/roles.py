@@ -152,14 +152,15 @@ def _merge(first: Role, second: Role) -> Role:
 
 
 @functools.lru_cache(maxsize=1024)
-def with_flags(role: Role, is_sparse: bool) -> Role:
+def with_flags(role: Role) -> Role:
     """Return the role for values of which SIGN is read too: not centred, so that one code can serve both."""
-    return replace(role, is_centred=False, axis=None, row=0, is_sparse=is_sparse or role.is_sparse)
+    return replace(role, is_centred=False, axis=None, row=0)
 
 
+@functools.lru_cache(maxsize=1024)
 def with_zeros(role: Role) -> Role:
-    """Return the role for values of which many are known to be zero."""
-    return replace(role, is_sparse=True)
+    """Return the role for values of which many are known to be zero; to who needs every bit that says nothing."""
+    return role if role.is_sparse or role.need not in (Need.VALUES, Need.TIGHT) else replace(role, is_sparse=True)
 
 
 def _says_the_same(role: Role, other: Role) -> bool:

@@ -31,14 +31,16 @@ import torch
 
 from slimgrad import ledger
 from slimgrad.codecs import Codec
+from slimgrad.coder import CPU, Coder, layout_of
 from slimgrad.consumers import Call
 from slimgrad.errors import ChangedInPlace
 from slimgrad.origins import PLAIN_TYPES
 from slimgrad.policy import NEEDED, Plan, RoleBound, stricter
-from slimgrad.roles import EXACT, UNKNOWN, Flag, Need, Role, merged, with_flags
+from slimgrad.roles import EXACT, UNKNOWN, Flag, Need, Role, merged, with_flags, with_zeros
 from slimgrad.storage import Buffers
 from slimgrad.tiers import AnySlot, Form, restored
 
+NOTHING = torch.empty(0, device=CPU)
 NOTE = "_slimgrad_stored"  # attribute of a storage; Note [One storage, one Stored]
 
 
@@ -48,6 +50,7 @@ class Part(NamedTuple):
     codec: Codec
     slot: AnySlot
     plan: Plan
+    coder: Coder | None = None  # that wrote it, if one did
 
 
 class Stored:
@@ -111,24 +114,30 @@ class Stored:
             return self.nbytes
         return sum(part.slot.nbytes for part in (self.flags, self.values) if part is not None)
 
+    def serves(self, role: Role) -> bool:
+        """Return whether this role is served whatever the bound is."""
+        if role.need is Need.SIGN:
+            if self.values is not None and self.values.plan.keeps_sign and role.flag is not None and role.flag.is_sign:
+                return True
+            return self.is_exact or (self.flag == role.flag and (self.flags or self.values) is not None)
+        return role.need is Need.SHAPE or self.is_exact
+
     def missing(self, role: Role, bound: RoleBound) -> Role | None:
         """Return what has to be stored, beyond what already is, before this role is served; Note [Strictest need]."""
-        if self.is_exact or role.need is Need.SHAPE:
+        if self.serves(role):
             return None
         if role.need is Need.SIGN:
-            if self.flag == role.flag and (self.flags or self.values):
-                return None
-            if self.values is not None and self.values.plan.keeps_sign and role.flag is not None and role.flag.is_sign:
-                return None
             return role if self.flag is None else EXACT  # two kinds of flags: rare, and not worth a third part
         wanted = role if self.role is None else merged(self.role, role)
+        if self.is_sparse:
+            wanted = with_zeros(wanted)
         if self.values is not None and wanted is self.role and bound == self.bound:
             return None
         return wanted
 
     def coded_role(self, role: Role) -> Role:
         """Return the role as it is coded when flags are read as well."""
-        return role if self.flag is None or role.need is Need.SIGN else with_flags(role, self.is_sparse)
+        return role if self.flag is None or role.need is Need.SIGN else with_flags(role)
 
     def coded_bound(self, bound: RoleBound) -> RoleBound:
         return bound if self.bound is None else stricter(self.bound, bound)
@@ -136,7 +145,7 @@ class Stored:
     def watch(self, source: torch.Tensor) -> None:
         """Follow the version of a detached tensor without keeping its memory; Note [Changed in place]."""
         if self.guard is None:
-            source.data = _nothing(source.device)
+            source.data = NOTHING if source.is_cpu else _nothing(source.device)
             self.guard = source
 
     def keep(self, tensor: torch.Tensor) -> None:
@@ -160,12 +169,14 @@ class Stored:
 
     def decode(self, part: Part, buffers: Buffers) -> torch.Tensor:
         """Return the values of a part, one-dimensional, in a pooled buffer."""
-        values = restored(part.codec, part.slot, Form(self.nbytes, self.dtype), buffers)
-        if self.n_saves > 1 or torch.is_grad_enabled():  # somebody may ask for it, or save it, again
+        return restored(part.codec, part.slot, Form(self.nbytes, self.dtype), buffers)
+
+    def note_decoded(self, part: Part, values: torch.Tensor) -> None:
+        """Remember decoded values, weakly, where somebody may ask for them, or save them, again."""
+        if self.n_saves > 1 or torch.is_grad_enabled():
             storage = values.untyped_storage()
             setattr(storage, NOTE, weakref.ref(self))
             self.decoded = (part, weakref.ref(storage))
-        return values
 
 
 class Kept:
@@ -202,15 +213,17 @@ class Passed:
 class Saved:
     """One save of a Stored."""
 
-    __slots__ = ("offset", "size", "stored", "stride", "wants_flags")
+    __slots__ = ("layout", "stored", "wants_flags")
 
     def __init__(self, stored: Stored, tensor: torch.Tensor, wants_flags: bool) -> None:
         self.stored = stored
-        self.size = tensor.shape
-        self.stride = tensor.stride()
-        self.offset = tensor.storage_offset()
+        self.layout = layout_of(tensor)
         self.wants_flags = wants_flags
         stored.n_saves += 1
+
+    @property
+    def size(self) -> torch.Size:
+        return self.layout[0]
 
     @property
     def part(self) -> Part | None:
@@ -220,7 +233,7 @@ class Saved:
 
     def view_of(self, values: torch.Tensor) -> torch.Tensor:
         """Return the tensor as it was saved."""
-        return values.as_strided(self.size, self.stride, self.offset)
+        return values.as_strided(*self.layout)
 
 
 class Shaped:

@@ -111,18 +111,20 @@ class Session:
             return  # compiled graphs save their tensors when they run, under the hooks of whoever calls them
         path = self._paths.get(id(module))
         if path is not None and self._is_attached:
-            if path == "" and self.planned is not None and torch.is_grad_enabled() and not self._recorder.is_on:
+            recorder = self._recorder
+            if path == "" and self.planned is not None and torch.is_grad_enabled() and not recorder.is_on:
                 self.planned.before_forward(self, module, args)
-            self._recorder.enter(module, path, args)
-            if self.blocks is not None and self._recorder.is_on:
+            recorder.enter(module, path, args)
+            if self.blocks is not None and recorder.is_on:
                 self.blocks.begin(module, path, args, sys._getframe(1).f_locals.get("kwargs"))
 
     def _after(self, module: nn.Module, args: Any, result: Any) -> None:
         if not torch.compiler.is_compiling() and id(module) in self._paths:
             if self.blocks is not None:
                 self.blocks.end(module)
-            self._recorder.leave(module)
-            if self.tuning.meter.is_on and not self._recorder.is_on:
+            recorder = self._recorder
+            recorder.leave(module)
+            if self.tuning.meter.is_on and not recorder.is_on:
                 self.tuning.meter.watch(result)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:

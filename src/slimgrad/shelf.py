@@ -4,7 +4,7 @@
     shelf.fetch(saved) -> Tensor              the tensor as it was saved
 
 Whole storages are coded in memory order, whatever views of them are saved; restored views are cut out of the decoded
-values, so strides are exact.
+values, so strides are exact. Where the recorder has a Coder for the site, that does the same without a detour.
 
 Note [Decoded once]. A convolution's backward and that of the ReLU before it read the same values one after the other.
 What was decoded is therefore held until another tensor is decoded, but only while more reads of it can follow: held any
@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import torch
 
 from slimgrad.codecs import Channels, Codec, Mask, Raw
+from slimgrad.coder import Coder, channels_of
 from slimgrad.consumers import Call
 from slimgrad.ledger import Ledger
 from slimgrad.policy import DISK, Plan
@@ -36,6 +37,7 @@ SAMPLE_VALUES = 1 << 16  # of such a tensor that are compared
 SHAPE_CODEC, REBUILD_CODEC = "shape", "rebuild"  # what the ledger calls it when nothing is stored
 REBUILT_NOTE = "_slimgrad_rebuilt"  # attribute of a storage that was counted
 MASK, RAW = Mask(), Raw()
+SIGN = Need.SIGN  # a plain global: looking a member up in its Enum takes longer
 T = TypeVar("T")
 
 
@@ -47,37 +49,45 @@ class Shelf:
         self.arena = Arena(heap)
         self.buffers = Buffers(heap)
         self.tiers = Tiers(self.arena, self.buffers, policy)
-        self.freed = Freed(getattr(policy, "give_back", None))
+        freed = Freed(getattr(policy, "give_back", None))
+        self.freed = freed if freed.every else None  # mostly nobody wants it
         self.ledger = ledger
         self._n_coded = 0
         self._last: weakref.ref[Stored] | None = None  # whose values are held; Note [Decoded once]
 
-    def put(self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan, call: Call | None = None) -> None:
+    def put(
+        self,
+        stored: Stored,
+        tensor: torch.Tensor,
+        role: Role,
+        plan: Plan,
+        call: Call | None = None,
+        coder: Coder | None = None,
+    ) -> None:
         """Store what `role` needs as the plan says; the ledger forgets what this replaces."""
         start = time.perf_counter()
         if stored.guard is not None:
             self._take_back(stored)
         stored.shelf = self
-        source, part = tensor.detach(), None
-        if plan.codec is not None:
-            is_later = plan.overlaps and stored.flags is None and stored.values is None
-            part = (self._encode_later if is_later else self._encode)(stored, source, role, plan)
+        source = tensor.detach()
+        part = self._part(stored, source, role, plan, coder)
         if part is None:
             stored.keep(source)
             detail = "" if call is None else call.name
             self.ledger.record_kept(stored.path, role.name, stored.nbytes, plan.reason or NO_GAIN, detail)
             return
         stored.watch(source)
-        self.freed.passed(stored.nbytes)
-        stored.name = stored.name if role.need is Need.SIGN and stored.values is not None else role.name
-        if role.need is Need.SIGN:
+        if role.need is SIGN:
+            stored.name = stored.name if stored.values is not None else role.name
             stored.flag, stored.flags, stored.is_sparse = role.flag, part, role.is_sparse
         else:
-            stored.values = part
+            stored.name, stored.values = role.name, part
             if plan.keeps_sign and (stored.flag is None or stored.flag.is_sign or part.codec.is_lossless):
                 stored.flags = None
         if not isinstance(part.slot, Deferred):
             self._note(stored, time.perf_counter() - start)
+        if self.freed is not None:
+            self.freed.passed(stored.nbytes)
 
     def put_shape(self, stored: Stored, tensor: torch.Tensor, role: Role) -> None:
         """Note a tensor of which nothing is stored."""
@@ -97,7 +107,7 @@ class Shelf:
     def fetch(self, saved: Saved) -> torch.Tensor:
         """Return the tensor as it was saved."""
         stored = saved.stored
-        stored.check(saved.size)
+        stored.check(saved.layout[0])
         if stored.kept is not None:
             return saved.view_of(stored.kept)
         stored.n_reads += 1
@@ -106,29 +116,23 @@ class Shelf:
         part = saved.part
         assert part is not None
         values = None if stored.decoded is None else stored.decoded_values(part)
-        if values is None:
-            start = time.perf_counter()
-            values = outside_autocast(stored.decode, part, self.buffers)
-            self.freed.passed(stored.nbytes)
-            self.ledger.record_unpack(stored.site[0], stored.name, time.perf_counter() - start)
+        values = self._decode(stored, part, saved) if values is None else saved.view_of(values)
         if stored.n_reads < stored.n_saves:
             stored.held, self._last = values.untyped_storage(), weakref.ref(stored)
         else:
             stored.held = None
-        return saved.view_of(values)
+        return values
 
     def close(self) -> None:
         """Give pooled memory back; what the graph still needs goes with the graph."""
         self.tiers.close()
-        self.arena.close()
-        self.buffers.close()
+        self.arena.close()  # and so the buffers
 
     def end_step(self) -> None:
         """Count one step, and give back what the last ones did not use."""
         self.ledger.next_step()
         self.tiers.begin_step()
-        self.arena.trim()
-        self.buffers.trim()
+        self.arena.trim()  # and so the buffers, which lie in the same heap
 
     def nbytes_kept(self) -> int:
         """Return the bytes that graphs keep alive right now. Slow: it asks the garbage collector who keeps what."""
@@ -140,8 +144,38 @@ class Shelf:
                     storages.add(tensor.untyped_storage())
         return self.arena.nbytes_live + sum(storage.nbytes() for storage in storages)
 
+    def _part(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan, coder: Coder | None) -> Part | None:
+        """Return one coded form; None where the tensor had better stay as it is."""
+        if plan.codec is None:
+            return None
+        if coder is None:
+            is_later = plan.overlaps and stored.flags is None and stored.values is None
+            return (self._encode_later if is_later else self._encode)(stored, source, role, plan)
+        slot = coder.encode(source, self.arena)
+        if slot is None:
+            return None
+        self._n_coded += 1
+        if self._n_coded % SAMPLE_EVERY == 1 and not plan.codec.is_lossless:
+            self._sample(stored, flattened(stored, source), plan.codec, slot, role)
+        return Part(plan.codec, slot, plan, coder)
+
+    def _decode(self, stored: Stored, part: Part, saved: Saved) -> torch.Tensor:
+        """Return the tensor as it was saved, decoded anew."""
+        start = time.perf_counter()
+        coder = part.coder
+        if coder is not None and coder.layout == saved.layout:
+            values = coder.decode(part.slot, self.buffers)  # pyright: ignore[reportArgumentType]  coders make Slots
+        else:
+            values = saved.view_of(outside_autocast(stored.decode, part, self.buffers))
+        stored.note_decoded(part, values)
+        self.ledger.record_unpack(stored.site[0], stored.name, time.perf_counter() - start)
+        if self.freed is not None:
+            self.freed.passed(stored.nbytes)
+        return values
+
     def _encode(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan) -> Part | None:
-        flat, channels = flattened(stored, source, plan)
+        flat = flattened(stored, source)
+        channels = channels_of(source, flat.numel(), plan)
         is_leaving = self.tiers.takes(plan, stored.nbytes)
         found = self._code(stored, flat, channels, role, plan, is_leaving)
         return None if found is None else Part(*found, plan)
@@ -149,7 +183,8 @@ class Shelf:
     def _encode_later(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan) -> Part:
         """Have the worker code it; see Note [Coded beside compute] in tiers.py."""
         assert plan.codec is not None
-        flat, channels = flattened(stored, source, plan)
+        flat = flattened(stored, source)
+        channels = channels_of(source, flat.numel(), plan)
         is_leaving = self.tiers.takes(plan, stored.nbytes)
 
         def encode() -> tuple[Codec, Owner] | None:
@@ -181,7 +216,7 @@ class Shelf:
     ) -> Slot | None:
         codec = plan.codec
         assert codec is not None
-        if role.need is Need.SIGN:
+        if role.need is SIGN:
             payload = self._encode_flags(flat, role)
         elif plan.row and channels is None:
             return None  # not the tensor that the plan was made for
@@ -224,10 +259,10 @@ class Shelf:
 
     def _note(self, stored: Stored, seconds: float, sign: int = 1) -> None:
         flags, values = stored.flags, stored.values
-        part = values or flags
+        part = values if values is not None else flags
         assert part is not None
         codec, held = part.codec.name, part.slot.nbytes
-        if flags is not None and values is not None:
+        if flags is not None and flags is not part:
             codec, held = f"{flags.codec.name}+{codec}", held + flags.slot.nbytes
         self.ledger.record_pack(stored.site[0], stored.name, codec, sign * stored.nbytes, sign * held, seconds, sign)
 
@@ -238,21 +273,9 @@ class Shelf:
             self.ledger.record_pack(stored.path, stored.name, SHAPE_CODEC, -stored.nbytes, 0, 0.0, -1)
 
 
-def flattened(stored: Stored, source: torch.Tensor, plan: Plan) -> tuple[torch.Tensor, Channels | None]:
-    """Return the whole storage in memory order, and where the plan's channels lie in it."""
-    flat = source.as_strided((stored.nbytes // source.element_size(),), (1,), 0)
-    return flat, None if plan.axis is None and not plan.row else channels_of(source, flat.numel(), plan)
-
-
-def channels_of(tensor: torch.Tensor, numel: int, plan: Plan) -> Channels | None:
-    """Return where the plan's channels or rows lie in the storage; None where the tensor has none, or is a part."""
-    if tensor.numel() != numel:
-        return None
-    if plan.row:
-        return Channels(numel // plan.row, plan.row) if tensor.is_contiguous() and numel % plan.row == 0 else None
-    if plan.axis is None or tensor.dim() <= plan.axis:
-        return None
-    return Channels(tensor.shape[plan.axis], max(1, tensor.stride(plan.axis)))
+def flattened(stored: Stored, source: torch.Tensor) -> torch.Tensor:
+    """Return the whole storage in memory order."""
+    return source.as_strided((stored.nbytes // source.element_size(),), (1,), 0)
 
 
 def outside_autocast(function: Callable[..., T], *args: Any) -> T:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import torch
 
 from slimgrad.codecs import Codec, Raw
+from slimgrad.coder import CPU, POOLED_FROM
 from slimgrad.errors import CorruptPayload
 from slimgrad.policy import DISK, HOST, Plan
 from slimgrad.storage import Arena, Buffers, Disk, Host, Hosted, Slot, Spilled, Tier, Worker
@@ -32,7 +33,6 @@ from slimgrad.storage.disk import is_in_memory
 
 NO_HOST = "Swap(tier='host') moves nothing on a machine without an accelerator: host memory is where tensors are"
 MEMORY_DISK = "Swap(tier='disk') writes to {}, which is memory (tmpfs); choose a directory on a disk"
-POOLED_FROM = 1 << 15  # bytes; below, the free lists of malloc are a pool, and a faster one
 
 Owner = Slot | Spilled | Hosted
 Encode = Callable[[], "tuple[Codec, Owner] | None"]  # which code, and the bytes; None: no code makes it smaller
@@ -179,7 +179,7 @@ def restored(codec: Codec, slot: AnySlot, form: Form, buffers: Buffers) -> torch
                 raise CorruptPayload(f"raw: expected {form.nbytes} bytes, got {own.nbytes}")
             return own.view(form.dtype)
     if form.nbytes < POOLED_FROM:
-        values = torch.empty(form.nbytes // form.dtype.itemsize, dtype=form.dtype)
+        values = torch.empty(form.nbytes // form.dtype.itemsize, dtype=form.dtype, device=CPU)
     else:
         values = buffers.take(form.nbytes).view(form.dtype)
     codec.decode(slot.payload, values)

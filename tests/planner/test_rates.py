@@ -11,9 +11,9 @@ from slimgrad.consumers import BATCH_NORM, CONV, DROPOUT, POOL_INDEX
 from slimgrad.ledger import Ledger
 from slimgrad.planner.rates import HEADER, Rates, bits_of
 from slimgrad.policy import Plan
-from slimgrad.roles import with_flags
+from slimgrad.roles import with_flags, with_zeros
 
-SPARSE = with_flags(CONV, is_sparse=True)
+SPARSE = with_zeros(with_flags(CONV))
 
 
 def coded_bits(values: torch.Tensor, plan: Plan) -> float:

@@ -13,7 +13,7 @@ import torch
 
 from slimgrad.codecs import wire
 from slimgrad.codecs.acgc import Acgc
-from slimgrad.codecs.base import Blob, Bound, Channels, Codec, Room
+from slimgrad.codecs.base import Blob, Bound, Channels, Codec, Ready, Room
 from slimgrad.codecs.cast import Cast
 from slimgrad.codecs.deflate import Deflate
 from slimgrad.codecs.index import Index
@@ -35,6 +35,7 @@ __all__ = [
     "Mask",
     "Nested",
     "Raw",
+    "Ready",
     "Rle",
     "Zvc",
     "decode",

@@ -5,6 +5,7 @@ and knows nothing of shapes, roles or storage:
 
     encode(flat, bound, channels, room) -> payload      payload is room(n)[:used], one-dimensional uint8; None: keep raw
     decode(payload, out) -> None                        fills `out`: flat, of the original dtype and length
+    ready(n, dtype, bound, channels) -> Ready | None    both of them for many tensors of one form, without tensors
 
 Laws, each tested for every codec by tests/contracts.py:
 - |x - decode(encode(x))| <= bound for every finite x, in real arithmetic; what cannot meet it is kept bit for bit,
@@ -48,6 +49,18 @@ class Channels(NamedTuple):
     inner: int
 
 
+class Ready(NamedTuple):
+    """A codec made ready for values of one form: what follows from that is worked out, and memory is told by address.
+
+    The bytes are those of encode() and decode(). `encode(values, room)` returns how many of `capacity` bytes it used,
+    0 where the values had better stay raw; `decode(payload, nbytes, values)` fills the values or raises CorruptPayload.
+    """
+
+    capacity: int
+    encode: Callable[[int, int], int]
+    decode: Callable[[int, int, int], None]
+
+
 class Codec:
     """One way to write values as bytes. Codecs are values: equal configuration means equal codec."""
 
@@ -65,6 +78,10 @@ class Codec:
     def decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """Fill `out` from the payload."""
         raise NotImplementedError
+
+    def ready(self, n: int, dtype: torch.dtype, bound: Bound | None, channels: Channels | None) -> Ready | None:
+        """Return the codec for `n` values of this dtype; None where it codes tensors only."""
+        return None
 
     def eps_of(self, payload: torch.Tensor) -> float:
         """Return the largest error that the payload's values can have; lossy codecs record it."""

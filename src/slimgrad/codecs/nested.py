@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 
 from slimgrad import kernels
-from slimgrad.codecs.base import FLOATS, Bound, Channels, Codec, Room
+from slimgrad.codecs.base import FLOATS, Bound, Channels, Codec, Ready, Room
 from slimgrad.errors import CorruptPayload
 from slimgrad.kernels.reference.nested import BLOCK, MAX_LEVELS
 from slimgrad.kernels.reference.nested_choice import HEADER, NestedWish
@@ -41,16 +41,26 @@ class Nested(Codec):
     def encode(
         self, flat: torch.Tensor, bound: Bound | None, channels: Channels | None, room: Room
     ) -> torch.Tensor | None:
-        assert bound is not None  # codecs.encode has checked
-        rel, absolute = (bound.eps(1.0), 0.0) if bound.needs_rms else (0.0, bound.eps(1.0))
-        count, inner = channels or (1, 1)
-        out = room(capacity(flat.numel(), flat.nbytes, count))
-        wish = NestedWish(count, inner, self.centred, self.sampled, rel, absolute)
+        wish = self._wish(bound, channels)
+        out = room(capacity(flat.numel(), flat.nbytes, wish.channels))
         used = kernels.active().pack_nested(flat, wish, out)
         return out[:used] if used else None
 
     def decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         kernels.active().unpack_nested(payload, out)
+
+    def ready(self, n: int, dtype: torch.dtype, bound: Bound | None, channels: Channels | None) -> Ready | None:
+        between_addresses = getattr(kernels.active(), "nested_between_addresses", None)
+        if between_addresses is None:
+            return None
+        wish = self._wish(bound, channels)
+        room = capacity(n, n * dtype.itemsize, wish.channels)
+        return Ready(room, *between_addresses(n, dtype, wish, room))
+
+    def _wish(self, bound: Bound | None, channels: Channels | None) -> NestedWish:
+        assert bound is not None  # codecs.encode has checked
+        rel, absolute = (bound.eps(1.0), 0.0) if bound.needs_rms else (0.0, bound.eps(1.0))
+        return NestedWish(*(channels or (1, 1)), self.centred, self.sampled, rel, absolute)
 
     def eps_of(self, payload: torch.Tensor) -> float:
         if payload.numel() < HEADER.size:

@@ -6,6 +6,8 @@ native_sparse.py, finding and loading the library in library.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from slimgrad.errors import CorruptPayload, InternalError
@@ -28,6 +30,7 @@ __all__ = [
     "is_available",
     "isa",
     "library",
+    "nested_between_addresses",
     "pack_bits",
     "pack_mask",
     "pack_nested",
@@ -45,8 +48,6 @@ __all__ = [
 ]
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-
-
 CENTRED, SAMPLED = 1, 2
 
 
@@ -70,3 +71,27 @@ def unpack_nested(payload: torch.Tensor, out: torch.Tensor) -> None:
     )
     if status != 0:
         raise CorruptPayload(f"nested: the {payload.numel()} bytes are not a payload of {out.numel()} values")
+
+
+def nested_between_addresses(
+    n: int, dtype: torch.dtype, wish: NestedWish, capacity: int
+) -> tuple[Callable[[int, int], int], Callable[[int, int, int], None]]:
+    """Return pack_nested and unpack_nested for `n` values of one dtype, from address to address.
+
+    pack(source, room) returns the bytes used of `capacity`, or 0; unpack(payload, nbytes, out) fills `out`.
+    """
+    channels, inner, centred, sampled, rel, absolute = wish
+    kind, form, n_threads = DTYPES[dtype], CENTRED * centred + SAMPLED * sampled, torch.get_num_threads
+    run_pack, run_unpack = library().slimgrad_pack_nested, library().slimgrad_unpack_nested
+
+    def pack(source: int, room: int) -> int:
+        used = run_pack(source, n, kind, channels, inner, form, rel, absolute, room, capacity, n_threads())
+        if used < 0:
+            raise InternalError(f"pack_nested of {n} values into {capacity} bytes failed with status {used}")
+        return used
+
+    def unpack(payload: int, nbytes: int, out: int) -> None:
+        if run_unpack(payload, nbytes, out, n, kind, n_threads()) != 0:
+            raise CorruptPayload(f"nested: the {nbytes} bytes are not a payload of {n} values")
+
+    return pack, unpack

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from slimgrad.codecs import Codec
+from slimgrad.coder import Coder
 from slimgrad.ledger import Ledger
 from slimgrad.planner.rates import Rates
 from slimgrad.policy import DISK, Plan
@@ -192,12 +193,10 @@ class FakeShelf(Shelf):
         self._written = weakref.ref(spilled)
         return spilled
 
-    def _encode_later(self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan) -> Any:
-        return self._encode(stored, tensor, role, plan)
-
-    def _encode(self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan) -> Part | None:
-        assert plan.codec is not None
-        numel = stored.nbytes // tensor.element_size()
+    def _part(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan, coder: Coder | None) -> Part | None:
+        if plan.codec is None:
+            return None
+        numel = stored.nbytes // source.element_size()
         if role.need is Need.SIGN:
             self.pool.take(numel)  # the flags, before they are packed, count in the peak
         nbytes = self.rates.nbytes(stored.path, role, plan, numel, stored.nbytes)

@@ -1,13 +1,15 @@
 """The bytes of coded tensors.
 
-    room = arena.room(worst_case)          exclusive until keep() or drop(), or until nobody holds the tensor any more
-    slot = arena.keep(room, used)          the rest of the reservation is given back
+    slot = arena.reserve(worst_case)       exclusive until settle(), or until nobody holds the slot any more
+    arena.settle(slot, used)               the rest of the reservation is given back
+    room = arena.room(worst_case)          the same as a tensor, for encoders that write tensors ...
+    slot = arena.keep(room, used)          ... or views of its first bytes
     slot.payload                           the bytes; they are the heap's again when the slot dies
     arena.trim()                           once per step: pages that the next ones do without go back
 
 Note [Who owns the bytes]. The Slot does, and the autograd graph owns the Slot: there is no table of ids and nothing to
-reset. Until keep() the reservation is a Slot too, and the tensor that room() returned owns it, so that an encoder that
-raises, or asks twice, leaks nothing. How bytes come back: Note [Who gives back] in heap.py.
+reset. A reservation is a Slot too, and the tensor that room() returned owns it, so that an encoder that raises, or asks
+twice, leaks nothing. How bytes come back: Note [Who gives back] in heap.py.
 """
 
 from __future__ import annotations
@@ -25,13 +27,14 @@ _RESERVATION = "_slimgrad_slot"  # attribute of the tensor that room() returns
 class Slot:
     """Bytes in the arena, given back when this object dies."""
 
-    __slots__ = ("__weakref__", "_end", "_region", "_start", "nbytes")
+    __slots__ = ("__weakref__", "_end", "_region", "_start", "address", "nbytes")
 
     def __init__(self, region: Region, start: int, end: int) -> None:
         self._region = region
         self._start = start
         self._end = end
-        self.nbytes = DROPPED  # until keep()
+        self.nbytes = DROPPED  # until settle()
+        self.address = region.pages.address + start
 
     @property
     def payload(self) -> torch.Tensor:
@@ -51,21 +54,18 @@ class Arena:
     def __init__(self, heap: Heap | None = None) -> None:
         self._heap = heap or Heap()
 
-    def room(self, nbytes: int) -> torch.Tensor:
-        """Return at least `nbytes` writable bytes; they cost nothing until they are written."""
+    def reserve(self, nbytes: int) -> Slot:
+        """Return a slot with at least `nbytes` writable bytes; they cost nothing until they are written."""
         nbytes = (nbytes + ALIGNMENT - 1) & -ALIGNMENT or ALIGNMENT
         heap = self._heap
         with heap.lock:
             region, start = heap.reserve(nbytes)
             slot = Slot(region, start, start + nbytes)
             region.is_reserved = True
-        room = torch.from_numpy(region.pages.values[start : start + nbytes])
-        setattr(room, _RESERVATION, slot)  # Note [Who owns the bytes]
-        return room
+        return slot
 
-    def keep(self, room: torch.Tensor, used: int) -> Slot:
-        """Return the slot of the first `used` bytes of `room`; a view that starts where `room` does will do."""
-        slot = _end_reservation(room)
+    def settle(self, slot: Slot, used: int) -> None:
+        """Keep the first `used` bytes of a reservation."""
         region, spare = slot._region, slot._end
         slot._end = end = slot._start + ((used + ALIGNMENT - 1) & -ALIGNMENT)
         slot.nbytes = used
@@ -75,6 +75,18 @@ class Arena:
             region.is_reserved = False
             if end < spare:
                 region.mend(end, spare)
+
+    def room(self, nbytes: int) -> torch.Tensor:
+        """Return a reservation as a tensor, one-dimensional uint8."""
+        slot = self.reserve(nbytes)
+        room = torch.from_numpy(slot._region.pages.values[slot._start : slot._end])
+        setattr(room, _RESERVATION, slot)  # Note [Who owns the bytes]
+        return room
+
+    def keep(self, room: torch.Tensor, used: int) -> Slot:
+        """Return the slot of the first `used` bytes of `room`; a view that starts where `room` does will do."""
+        slot = _end_reservation(room)
+        self.settle(slot, used)
         return slot
 
     def drop(self, room: torch.Tensor) -> None:

@@ -1,6 +1,7 @@
 """Room to decode into, reused for ever: decoding into warm pages runs several times faster than into fresh ones.
 
     values = buffers.take(nbytes)          uint8, one-dimensional; view it as the dtype of the restored tensor
+    values = buffers.take_array(shape, dtype, strides, nbytes)      in numpy's terms: dtype, strides in bytes
 
 The memory returns to the heap when the tensor's storage dies, which is when the last view of it is gone, wherever that
 got to, and not before. Nothing has to be given back by hand.
@@ -14,9 +15,12 @@ A buffer that was asked for with n bytes takes n bytes, rounded up to a cache li
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 
-from slimgrad.storage.heap import ALIGNMENT, Heap, Lease
+from slimgrad.storage.heap import ALIGNMENT, Heap, Lease, Region
 from slimgrad.storage.pages import round_up
 
 
@@ -37,10 +41,22 @@ class Buffers:
             region.use(start + size)
             first = round_up(start, unit)
             array = region.pages.values[first : first + nbytes]
-            lease = Lease(array, region.returned.append)
-            lease.start = start
-            lease.end = start + size
-            region.lent.add(lease)
+            _lend(region, array, start, start + size)
+        return torch.from_numpy(array)
+
+    def take_array(self, shape: Sequence[int], dtype: np.dtype, strides: Sequence[int], nbytes: int) -> torch.Tensor:
+        """Return a tensor of undefined values that spans exactly `nbytes`; one tensor is made, where views take three.
+
+        The caller vouches for the span: no element may lie beyond it.
+        """
+        heap = self._heap
+        size = (nbytes + ALIGNMENT - 1) & -ALIGNMENT or ALIGNMENT
+        with heap.lock:
+            region, start = heap.reserve(size)
+            end = start + size
+            region.use(end)
+            array = np.ndarray(shape, dtype, region.pages.values, start, strides)
+            _lend(region, array, start, end)
         return torch.from_numpy(array)
 
     @property
@@ -65,3 +81,11 @@ class Buffers:
     def close(self) -> None:
         """Give all memory back to the system; what is in use goes when the last tensor on it dies."""
         self._heap.close()
+
+
+def _lend(region: Region, array: np.ndarray, start: int, end: int) -> None:
+    """Have the bytes come back when the array dies; see Note [How a buffer comes back]."""
+    lease = Lease(array, region.returned.append)
+    lease.start = start
+    lease.end = end
+    region.lent.add(lease)
