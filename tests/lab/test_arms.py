@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from scenes import relative_error, same
 
+import slimgrad
 from slimgrad.errors import ConfigError
-from slimgrad.lab.arms import Material, Setup, Step, in_fresh_process, setup_of
+from slimgrad.lab.arms import Material, Setup, Step, in_fresh_process, policy_of, setup_of
 
 TINY = Setup("tiny_nets:cnn", batch=2, size=32, bound="exact", threads=1)
 
@@ -54,8 +55,16 @@ def test_the_checkpointed_arm_really_computes_again(material):
 def test_wrong_setups_say_what_to_type():
     with pytest.raises(ConfigError, match="'bfloat16' or 'float16', got 'int8'"):
         Material(Setup("tiny_nets:cnn", autocast="int8"))
-    with pytest.raises(ConfigError, match="plain, slim, checkpoint, got 'fast'"):
+    with pytest.raises(ConfigError, match=r"plain, slim, checkpoint, swap, .*blocks, got 'fast'"):
         Step(Material(TINY), "fast")
+
+
+def test_arms_beyond_slim_have_policies_of_their_own():
+    assert policy_of("plain") is None
+    assert policy_of("checkpoint") is None
+    assert policy_of("slim") == slimgrad.Compress()
+    assert policy_of("swap, uncoded") == slimgrad.Swap("disk", compress=False)
+    assert policy_of("hybrid:1000") == slimgrad.Hybrid(1000, counts="live")
 
 
 def test_a_setup_survives_the_way_to_another_process():

@@ -1,8 +1,10 @@
 """Accelerators by their published figures: memory, peak FLOP/s, memory bandwidth, bandwidth of the link to the host.
 
-Peaks are the vendor's data sheets (NVIDIA's product pages and architecture whitepapers of Titan X, Titan Xp, V100, T4,
-A100, L4, H100, RTX 3090 and RTX 4090). What training gets of a peak is a share, and the shares are assumptions: they
-are printed with every estimate.
+Peaks are those of NVIDIA's data sheets of V100, T4, A100 (SXM), L4 and H100 (SXM), and of its whitepapers of Ampere and
+Ada for the RTX cards, at boost clocks and without sparsity; of the two Titans, cores x 2 x boost clock of the product
+pages (3072 at 1075 MHz, 3840 at 1582 MHz). Low precision is tensor cores that add in float32. Checked against public
+copies of those sheets. What training gets of a peak is a share, and the shares are assumptions: they are printed with
+every estimate.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ GEN3, GEN4, GEN5 = 15.75, 31.5, 63.0  # GB/s of sixteen lanes, after line coding
 DEVICES = {
     device.name: device
     for device in (
-        _device("titan-x", 12, 6.14, 6.14, 336.5, GEN3),  # Maxwell, 2015: FreeLunch's
+        _device("titan-x", 12, 6.6, 6.6, 336.5, GEN3),  # Maxwell, 2015: FreeLunch's
         _device("titan-xp", 12, 12.15, 12.15, 547.7, GEN3),  # Pascal, 2017: cDMA's
         _device("v100-16gb", 16, 15.7, 125, 900, GEN3),
         _device("v100-32gb", 32, 15.7, 125, 900, GEN3),
