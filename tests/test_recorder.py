@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -175,3 +177,17 @@ def test_plans_are_remembered_until_an_adaptive_bound_has_a_new_state(chain):
         session.tuning.states[bound] = dict(session.tuning.states[bound])
         chain(x)
         assert not set(recorder.plans.values()) & set(first.values())
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["saved", "not saved"])
+def test_a_temporary_input_lives_no_longer_than_in_plain_torch(is_read):
+    model = nn.Sequential(nn.Linear(64, 64).requires_grad_(is_read), nn.Linear(64, 64))
+    with slimgrad.attach(model, bound=slimgrad.Relative(0.25)):
+        x = torch.randn(64, 64)
+        storage = weakref.ref(x.untyped_storage())
+        inputs = [x]
+        del x
+        y = model(inputs.pop())
+        assert (storage() is not None) is is_read, "by the graph, and by nothing else"
+        y.sum().backward()
+        assert storage() is None

@@ -1,6 +1,6 @@
 """What one more saved tensor costs in Python, counted and not timed: calls, and tensors that are made on the way.
 
-A count is the same on every machine. Each is a limit just above what is needed now; bench/overhead.py has the times.
+A count is the same on every machine. The limits are what is needed now; bench/overhead.py has the times.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ def test_a_tensor_left_alone_takes_one_call_each_way():
 
 
 @pytest.mark.skipif(kernels.active() is kernels.reference, reason="coders are for the compiled kernels")
-@pytest.mark.parametrize("n_values", [2048, 16384], ids=["small", "pooled"])
-def test_a_coded_tensor_takes_few_calls_and_makes_two_tensors(n_values):
+@pytest.mark.parametrize(("n_values", "n_reads"), [(2048, 10), (16384, 19)], ids=["small", "pooled"])
+def test_a_coded_tensor_takes_few_calls_and_makes_two_tensors(n_values, n_reads):
     pack, unpack = cost_per_tensor(nn.functional.gelu, n_values)
-    assert pack["python"] <= 37
+    assert pack["python"] <= 31
     assert pack["tensors"] == 1, "the guard of its version"
-    assert unpack["python"] <= 19
+    assert unpack["python"] <= n_reads
     assert unpack["tensors"] == 1, "what backward reads"
