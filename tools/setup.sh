@@ -33,6 +33,6 @@ fi
 has_torch "$venv/bin/python" || "$venv/bin/python" -m pip install torch==2.13.0
 "$venv/bin/python" -m pip install -q "scikit-build-core>=0.10"
 "$venv/bin/python" -m pip install -q --no-build-isolation -e ".[dev]"
-for rival in pysz zfpy zstandard; do # compared with in the codec table; not every platform has wheels of them
-    "$venv/bin/python" -m pip install -q --only-binary :all: "$rival" || echo "without $rival: no wheel for this platform"
+for extra in pysz zfpy zstandard tensorboard; do # tests and tables use them; not every platform has wheels of them
+    "$venv/bin/python" -m pip install -q --only-binary :all: "$extra" || echo "without $extra: no wheel for this platform"
 done

@@ -1,4 +1,4 @@
-"""Logging for TensorBoard, which is not installed with slimgrad."""
+"""Logging for TensorBoard, an extra of the package."""
 
 import sys
 import types
@@ -41,3 +41,19 @@ def test_every_point_is_written_once_and_none_of_an_earlier_process(
     assert written == [
         ("test/loss", 1.5, 2), ("test/accuracy", 0.5, 2), ("noise/measured", 0.03, 2), ("noise/ratio", 12.0, 2), ()
     ]  # fmt: skip
+
+
+def test_the_real_writer_writes_what_tensorboard_reads(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = types.SimpleNamespace(history=History(4))
+    log = Log(tmp_path)
+    log.began(run)
+    run.history.add_test(2, 1.5, 0.5)
+    run.history.add_test(4, 1.25, 0.75)
+    log.write(run)
+    log.close()
+    read = EventAccumulator(str(tmp_path)).Reload()
+    assert [(point.step, point.value) for point in read.Scalars("test/loss")] == [(2, 1.5), (4, 1.25)]
+    assert read.Tags()["scalars"] == ["test/loss", "test/accuracy"]

@@ -21,6 +21,7 @@ EXTRAS = {
     "lightning": ("lightning",),
     "hf": ("transformers", "accelerate"),
     "rivals": ("pysz", "zfpy", "zstandard"),
+    "tensorboard": ("tensorboard",),
 }
 VARIABLES = {
     "SLIMGRAD_ISA": "instruction set of the compiled kernels: avx512, avx2 or portable",
