@@ -11,11 +11,11 @@ from small_models import build, example
 from torch import nn
 
 import slimgrad
-from slimgrad import Absolute, ChangedInPlace, Compress, Exact, Noise, Relative, Swap
+from slimgrad import Absolute, ChangedInPlace, Comet, Compress, Exact, Noise, Relative, Swap
 from slimgrad.lab import models
 
 MIB = 1 << 20
-BOUNDS = [Exact(), Relative(0.5), Absolute(0.1), Noise(0.05), slimgrad.AcGc()]
+BOUNDS = [Exact(), Relative(0.5), Absolute(0.1), Noise(0.05), slimgrad.AcGc(), Comet(window=1)]
 WAYS = [{}, {"overlap": True}, {"fraction": 0.5}, {"tier": "host", "overlap": True}]
 
 

@@ -72,4 +72,4 @@ class Hybrid:
 
     def begin(self) -> Planned:
         """Return what a session keeps of the plan."""
-        return Planned(nbytes_of(self.size), (KEEP, CODE, DISK), self.counts == LIVE)
+        return Planned(nbytes_of(self.size), (KEEP, CODE, DISK), self.counts == LIVE, self.directory)

@@ -6,6 +6,7 @@ Sites name tensors from step to step: the module's path and the number of the sa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from slimgrad.errors import ConfigError
 from slimgrad.ledger import Sums
 from slimgrad.planner.budget_size import used_now
 from slimgrad.planner.choices import CHOICES, DISK, KEEP, Cost, Site, Timeline, choose
+from slimgrad.planner.disk_speed import ASSUMED, disk_bandwidth
 from slimgrad.planner.fake_run import Prediction, Workload, predict
 from slimgrad.planner.fit_batch import RESERVE
 from slimgrad.planner.out_of_memory import give_back_memory
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 
 KEPT_PLAN = Plan(None, reason="fits in the budget")
 DRIFT = 0.1  # share by which stored bytes may differ from the plan's before it is made again
-DISK_BANDWIDTH = 500e6  # bytes/s, until a step has measured what swapping costs
 CODE_BANDWIDTH = 1e9  # bytes/s of encode and decode together, until a step has measured it
 MIN_SWAPPED = 1 << 16  # bytes: below, a write costs more than it frees
 MIB = 1 << 20
@@ -45,7 +46,13 @@ class _Loss(nn.Module):
 class Planned:
     """Choices by site, and what they were made from."""
 
-    def __init__(self, budget: int, allowed: Sequence[str], counts_live: bool) -> None:
+    def __init__(
+        self,
+        budget: int,
+        allowed: Sequence[str],
+        counts_live: bool,
+        directory: str | os.PathLike[str] | None = None,
+    ) -> None:
         self.budget, self.limit = budget, int(budget * (1 - RESERVE))
         self.allowed, self.counts_live = tuple(allowed), counts_live
         self.choices: dict[Site, str] = {}
@@ -58,6 +65,7 @@ class Planned:
         self._prediction: Prediction | None = None
         self._planned_after = -1  # the step whose measurements the plan is made from; -1: none, the plan is frugal
         self._is_loaded = False
+        self._bandwidth = disk_bandwidth(directory) if DISK in self.allowed else ASSUMED
 
     def plan(self, site: Site, role: Role, tensor: torch.Tensor, bound: RoleBound) -> Plan:
         """Return how to keep the tensor that is saved at this site."""
@@ -145,7 +153,7 @@ class Planned:
                 seconds = (coded.encode_seconds + coded.decode_seconds) * item.nbytes / coded.nbytes_in
             elif before is not None and measured.coded:
                 continue  # kept in that step: what is known of it stays
-            swapped = seconds + 2 * stored / DISK_BANDWIDTH
+            swapped = seconds + 2 * stored / self._bandwidth
             on_disk = 0 if item.nbytes >= MIN_SWAPPED else stored
             self.costs[site] = Cost((item.nbytes, stored, on_disk), (0.0, seconds, swapped))
 
