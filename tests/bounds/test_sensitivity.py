@@ -95,3 +95,14 @@ def test_convolutions_start_from_the_formula_and_norms_from_what_is_typical():
     norm = sensitivity.seen(None, site_reading(NORM), 1.0)
     assert (conv["travels"], norm["travels"]) == (False, True)
     assert norm["far"]["noise"] == sensitivity.TYPICAL
+
+
+def test_loads_follow_what_is_measured_as_if_all_were_counted_again():
+    before = known(NORM, CONV)
+    learn(before, ErrorReading((NORM,), 0.001, {"norm": 0.001}), ErrorReading((CONV,), 0.002, {"conv": 0.002}))
+    learn(before, ErrorReading((NORM, CONV), 0.001, {"first": 0.001}, "far"))
+    after = {key: dict(entry) for key, entry in before.items()}
+    learn(after, ErrorReading((CONV,), 0.1, {"conv": 0.1}), step=2)
+    moved = sensitivity.moved(loads(before), before, after)
+    assert moved == pytest.approx(loads(after))
+    assert moved["conv"] > 2 * loads(before)["conv"]
