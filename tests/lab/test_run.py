@@ -1,6 +1,7 @@
 """One run, step by step."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -84,3 +85,15 @@ def test_an_lstm_reads_rows() -> None:
     run.step()
     assert run.history.loss == pytest.approx(2.3, abs=0.5)
     run.close()
+
+
+def test_the_memory_of_an_audit_is_not_that_of_the_training(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks = {"now": run._resident_before + 100}
+    monkeypatch.setattr("slimgrad.lab.run.resident_peak", lambda: peaks["now"])
+    monkeypatch.setattr("slimgrad.lab.run.reset_resident_peak", lambda: peaks.update(now=run._resident_before + 30))
+    monkeypatch.setattr(run.session, "audit", lambda fn: peaks.update(now=run._resident_before + 999) or AUDITED)
+    run.audit()
+    assert run.peak_resident() == 100
+
+
+AUDITED = SimpleNamespace(noise=0.01, expected=None, saved_ratio=8.0)

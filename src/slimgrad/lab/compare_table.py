@@ -18,8 +18,8 @@ COSTS = ("arm", "seeds", "peak", "smaller", "resident", "saved", "step", "time",
 LEGEND = (
     "peak: live tensors beyond what is there before a step, at its highest within one usual step; smaller: plain / "
     "arm; resident: most memory of the process in the whole run beyond what it had before the first step, with "
-    "libraries, and with steps in which a bound measures; saved: original / stored bytes over all saved activations of "
-    "the run; time: arm / plain."
+    "libraries, with steps in which a bound measures and without audits; saved: original / stored bytes over all "
+    "saved activations of the run; time: arm / plain."
 )
 PAGES_NOTE = (
     "Every process asks for huge pages (THP_MEM_ALLOC_ENABLE=1), plain ones too: faster, and freed memory goes back to "

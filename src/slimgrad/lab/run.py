@@ -56,7 +56,7 @@ class Run:
         self.history = History(recipe.steps)
         self._was_reset = reset_resident_peak()
         self._resident_before = resident_now() or 0
-        self._peak_of_others = 0  # of earlier processes of the same run
+        self._peak_before = 0  # of earlier processes of the same run, and up to the last audit
 
     def _attach(self) -> slimgrad.Session | None:
         if self.recipe.arm == "checkpoint":
@@ -166,9 +166,11 @@ class Run:
         if self.session is None:
             return
         x, y = self.fitted_batch(self.done, self.recipe.at_once, self.recipe.seed + AUDIT_SEED)
+        self._peak_before = self.peak_resident()
         states = dict(self.session.tuning.states)
         found = self.session.audit(lambda: self.criterion(self.model(x), y))
         self.session.tuning.states.update(states)
+        reset_resident_peak()  # an audit also runs the plain step, whose memory is not that of the training
         self.history.add_noise(self.done, found.noise, found.expected, found.saved_ratio, self._mean_rel())
 
     def _mean_rel(self) -> float | None:
@@ -181,7 +183,7 @@ class Run:
 
     def peak_resident(self) -> int:
         """Return the most memory that training took beyond what was there before its first step."""
-        return max(self._peak_of_others, (resident_peak() or 0) - self._resident_before)
+        return max(self._peak_before, (resident_peak() or 0) - self._resident_before)
 
     @property
     def seconds_per_step(self) -> float:
@@ -210,7 +212,7 @@ class Run:
         if self.session is not None:
             self.session.load_state_dict(state["session"])
         self.history.load_state_dict(state["history"])
-        self._peak_of_others = state["peak"]
+        self._peak_before = state["peak"]
         self.done, self.before = state["done"], state.get("before", max(0, state["done"] - 1))
         set_random_states(state["random"])
 
