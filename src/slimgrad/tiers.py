@@ -182,7 +182,8 @@ def restored(codec: Codec, slot: AnySlot, form: Form, buffers: Buffers) -> torch
         values = torch.empty(form.nbytes // form.dtype.itemsize, dtype=form.dtype, device=CPU)
     else:
         values = buffers.take(form.nbytes).view(form.dtype)
-    codec.decode(slot.payload, values)
+    payload = slot.payload  # held until the decoder is through: a Spilled may leave memory meanwhile
+    codec.decode(payload, values)
     return values
 
 
@@ -195,4 +196,5 @@ def eps_of(codec: Codec, slot: AnySlot) -> float:
         codec, slot = settled
     if isinstance(slot, Hosted):
         return 0.0
-    return codec.eps_of(slot.peek() if isinstance(slot, Spilled) else slot.payload)
+    payload = slot.peek() if isinstance(slot, Spilled) else slot.payload
+    return codec.eps_of(payload)

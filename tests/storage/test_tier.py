@@ -54,6 +54,20 @@ def test_a_slot_leaves_the_arena_and_comes_back(tier, heap):
     assert tier.buffers.nbytes_live == 0
 
 
+def test_bytes_that_somebody_reads_stay_while_they_are_written(tier, heap):
+    """The worker lets go of the arena's bytes at any moment, also in the middle of a decoder."""
+    arena, data = Arena(heap), some(100_000)
+    tier.worker.submit = lambda *_: True  # writes when it is told to, below
+    spilled = tier.spill(kept(arena, data))
+    payload = spilled.payload
+    spilled.store()
+    assert not spilled.is_in_memory
+    kept(arena, torch.zeros_like(data))  # whoever comes next takes the lowest gap
+    assert torch.equal(payload, data)
+    del payload
+    assert arena.nbytes_live == 0
+
+
 def test_a_tensor_is_let_go_when_it_is_written(tier):
     data = some(100_000)
     copy, died = data.clone(), []

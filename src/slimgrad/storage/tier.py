@@ -26,6 +26,7 @@ from slimgrad.storage.schedule import Schedule
 from slimgrad.storage.worker import Worker
 
 IDLE, QUEUED, RUNNING = range(3)  # of a read ahead
+_OWNER = "_slimgrad_owner"  # attribute of a tensor over a slot's bytes
 
 
 class Spilled:
@@ -44,7 +45,7 @@ class Spilled:
 
     @property
     def payload(self) -> torch.Tensor:
-        """The bytes; whether memory of others or fresh, they are only to be read."""
+        """The bytes, for as long as this very tensor lives; memory of others or fresh, they are only to be read."""
         own = self.take()
         return own if own is not None else self._resident()
 
@@ -97,7 +98,11 @@ class Spilled:
         if source is None:  # written between two looks
             assert self._extent is not None
             return self._tier.load(self._extent)
-        return source.payload if isinstance(source, Slot) else source
+        if not isinstance(source, Slot):
+            return source
+        payload = source.payload
+        setattr(payload, _OWNER, source)  # the worker may let go of the slot while somebody reads this
+        return payload
 
     def _take_loaded(self, extent: Extent) -> torch.Tensor | None:
         worker = self._tier.worker
