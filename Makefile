@@ -1,10 +1,11 @@
 # make setup    virtual environment, dependencies, native library (every other target does this first)
 # make test     all tests, sanitizers, emulated AVX-512       make check   format, lint, types, tree gate
-#               JOBS=2: whole test files on two workers
+#               whole test files on two workers; JOBS=0: one after the other, in this process
 # make demo     plain against slim: a table and a page         make bench   the codec table of docs/results
 # make docs     run the examples of README and docs           make size    lines per folder
 # make clean    remove what was built (the environment stays: rm -rf .venv)
 PYTHON ?= python3
+JOBS ?= 2
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := build/native/.ready
@@ -24,7 +25,7 @@ $(READY): $(VENV)/.ready CMakeLists.txt $(wildcard csrc/*)
 	touch $@
 
 test: $(READY)
-	$(PY) -m pytest $(if $(JOBS),-n $(JOBS) --dist loadfile) $(ARGS)
+	$(PY) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 	$(MAKE) asan emulated
 
 asan: $(READY)

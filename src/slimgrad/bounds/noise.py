@@ -37,7 +37,7 @@ from slimgrad.errors import ConfigError
 
 AIM = 0.8  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
 AIM_OF_LAYER = 0.35  # of the limit of a layer
-QUOTA, FIRST_QUOTA = 1 / 16, 1 / 4  # of all values: originals that may be kept in one step; until each was measured
+QUOTA, FIRST_QUOTA = 1 / 16, 1 / 8  # of all values: originals that may be kept in one step; until each was measured
 LOOSEN, LEAP = 2.0**0.5, 2.0  # at most, from one measurement to the next; as long as little noise is expected ...
 LITTLE = 1 / 4  # ... of what is aimed at
 SET_EVERY = 5  # steps, while some sites wait for their turn
