@@ -2,9 +2,9 @@
 
 Peaks are those of NVIDIA's data sheets of V100, T4, A100 (SXM), L4 and H100 (SXM), and of its whitepapers of Ampere and
 Ada for the RTX cards, at boost clocks and without sparsity; of the two Titans, cores x 2 x boost clock of the product
-pages (3072 at 1075 MHz, 3840 at 1582 MHz). Low precision is tensor cores that add in float32. Most figures were compared
-with copies of those sheets by third parties; H100 in float32, RTX 3090 and Titan Xp were not. What training gets of a
-peak is a share, and the shares are assumptions: they are printed with every estimate.
+pages (3072 at 1075 MHz, 3840 at 1582 MHz). Low precision is tensor cores that add in float32. Most figures were
+compared with copies of those sheets by third parties; H100 in float32, RTX 3090 and Titan Xp were not. What training
+gets of a peak is a share, and the shares are assumptions: they are printed with every estimate.
 """
 
 from __future__ import annotations
