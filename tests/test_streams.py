@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from slimgrad.streams import ALL_LAYERS, WAITING, Streams, can_be_called, energy, saved_of
+from slimgrad.streams import ALL_LAYERS, WAITING, Streams, call, can_be_called, energy, saved_of
 
 STREAM = "error"
 
@@ -29,7 +29,7 @@ class Tied(nn.Module):
         return self.twice(torch.tanh(self.twice(x))).mean(1)
 
 
-def run(model: nn.Module, x: torch.Tensor, error: torch.Tensor | None, as_stream: bool, layers: int = ALL_LAYERS):
+def run(model: nn.Module, x: torch.Tensor, error: torch.Tensor | None, as_stream: bool, layers: float = ALL_LAYERS):
     """Return the gradients of all parameters, and the streams."""
     model.zero_grad(set_to_none=True)
     result = model(x)
@@ -61,6 +61,31 @@ def test_an_error_is_followed_through_so_many_layers(n_layers):
         name: value for name, value in whole.energies()[STREAM].items() if int(name[0]) >= (3, 1, 0)[n_layers - 1]
     }
     assert near.energies()[STREAM] == pytest.approx(reached)
+
+
+class Shortcuts(nn.Module):
+    """Residual blocks, whose number of ways doubles with each."""
+
+    def __init__(self, n_blocks: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(n_blocks))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = x + torch.tanh(block(x))
+        return x
+
+
+def test_ways_that_meet_are_one_again(monkeypatch):
+    """Each node is called once, however many ways lead to it: one linear layer, tanh and sum per block, and views."""
+    calls = []
+    monkeypatch.setattr("slimgrad.streams.call", lambda node, errors: calls.append(node.name()) or call(node, errors))
+    torch.manual_seed(0)
+    for n_blocks in (4, 8):
+        calls.clear()
+        x = torch.randn(5, 6, requires_grad=True)
+        run(Shortcuts(n_blocks), x, torch.randn(5, 6), True)
+        assert calls.count("TanhBackward0") == calls.count("AddBackward0") == calls.count("AddmmBackward0") == n_blocks
 
 
 def test_what_arrives_is_what_the_error_does_to_the_gradient(scene):

@@ -23,6 +23,7 @@ graph that is never run backward leaves nothing behind. A hook asks torch which 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -36,7 +37,7 @@ WAITING = (
 )
 ACCUMULATE, CONVOLUTION = "AccumulateGrad", "ConvolutionBackward0"
 MAX_NODES = 6  # views and casts between a function and its parameter
-ALL_LAYERS = 1 << 30
+ALL_LAYERS = math.inf  # one less is as many: errors that come by different ways are still added up where they meet
 
 current_node: Callable[[], Any] = torch._C._current_autograd_node
 
@@ -50,7 +51,7 @@ class Streams:
         self._energies: dict[tuple[str, str], torch.Tensor] = {}
         self.stopped: set[str] = set()  # nodes that could not be called
 
-    def add(self, node: Any, slot: int, stream: str, error: torch.Tensor | None, layers: int = ALL_LAYERS) -> None:
+    def add(self, node: Any, slot: int, stream: str, error: torch.Tensor | None, layers: float = ALL_LAYERS) -> None:
         """Let an error arrive at a node that has not run yet."""
         if node is None or error is None:
             return
@@ -67,7 +68,7 @@ class Streams:
             node.register_prehook(self._carry)
         waiting[stream, layers, slot] = _sum(waiting.get((stream, layers, slot)), error)
 
-    def leave(self, node: Any, stream: str, errors: Any, layers: int = ALL_LAYERS) -> None:
+    def leave(self, node: Any, stream: str, errors: Any, layers: float = ALL_LAYERS) -> None:
         """Let errors leave a node, one per input of its function."""
         leaves = {edge for edge in range(len(node.next_functions)) if leaf_of(node, edge) is not None}
         layers -= bool(leaves)
