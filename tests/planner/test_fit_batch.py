@@ -143,7 +143,7 @@ def test_a_limit_on_the_address_space_is_survived():
 import resource, torch, slimgrad
 torch.set_num_threads(1)
 used = int(open("/proc/self/statm").read().split()[0]) * 4096
-resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
+resource.setrlimit(resource.RLIMIT_AS, (used + (280 << 20),) * 2)
 kept = []
 def step(n):
     x = torch.ones(n << 20, dtype=torch.uint8)

@@ -98,7 +98,7 @@ def fit_batch(
     """
     _check(floor, ceiling, reserve)
     nbytes = nbytes_of(budget, device)
-    search = _Search(step, int(nbytes * (1 - reserve)), meter_of(meter, device), floor, ceiling, powers_of_two)
+    search = _Search(step, nbytes, reserve, meter_of(meter, device), floor, ceiling, powers_of_two)
     batch = FittedBatch(search.run(nbytes))
     batch.tries, batch.line, batch.budget, batch.limit = tuple(search.tries), search.line, nbytes, search.limit
     batch.meter, batch.floor, batch.ceiling, batch.powers_of_two = search.meter, floor, ceiling, powers_of_two
@@ -116,19 +116,22 @@ class _Search:
     def __init__(
         self,
         step: Callable[[int], object],
-        limit: int,
+        budget: int,
+        reserve: float,
         meter: Meter,
         floor: int,
         ceiling: int | None,
         powers_of_two: bool,
     ) -> None:
-        self.step, self.limit, self.meter, self.powers_of_two = step, limit, meter, powers_of_two
+        self.step, self.meter, self.powers_of_two = step, meter, powers_of_two
+        self.limit, self.share = int(budget * (1 - reserve)), 1 - reserve
         self.floor = floor if rounded(floor, powers_of_two) == floor else rounded(2 * floor, True)
         self.ceiling = rounded(ceiling, powers_of_two) if ceiling is not None else None
         self.tries: list[Try] = []
         self.line: Line | None = None
         self.fits = 0
         self.too_large: int | None = None
+        self.failed: int | None = None  # the smallest batch whose allocations failed, whatever the budget says
 
     def run(self, budget: int) -> int:
         """Return the largest batch that fits."""
@@ -148,7 +151,19 @@ class _Search:
             if batch is None:
                 break
             self.try_one(batch)
-        return self.fits
+        return self.fits if self.failed is None else self._back_off(self.failed)
+
+    def _back_off(self, failed: int) -> int:
+        """Return a batch with the reserve between it and a failed one, which has run since: malloc may have less room.
+
+        glibc takes another 64 MiB of address space when an allocation fails, and keeps it.
+        """
+        while True:
+            batch = max(self.floor, min(self.fits, rounded(int(self.share * failed), self.powers_of_two)))
+            self.try_one(batch)
+            if self.tries[-1].fits or batch == self.floor:
+                return batch
+            failed = batch
 
     def next_batch(self) -> int | None:
         """Return the batch to run next: the largest that should fit; None when the answer is known."""
@@ -172,6 +187,8 @@ class _Search:
         peak = self._peak_of(batch)
         fits = peak is not None and peak <= self.limit
         self.tries.append(Try(batch, predicted, peak, fits))
+        if peak is None:
+            self.failed = batch if self.failed is None else min(batch, self.failed)
         if fits:
             self.fits = max(self.fits, batch)
         elif self.too_large is None or batch < self.too_large:
