@@ -21,10 +21,9 @@ from slimgrad.policy import DISK, Plan
 from slimgrad.roles import Need, Role
 from slimgrad.saved import Part, Saved, Stored
 from slimgrad.shelf import Shelf
+from slimgrad.storage.heap import WARM
 from slimgrad.storage.pages import HUGE
 from slimgrad.storage.schedule import Schedule
-
-WARM = 1 << 24  # bytes that the heap does not give back at the end of a step; see storage/heap.py
 
 
 @dataclass(slots=True)
@@ -158,6 +157,7 @@ class FakeShelf(Shelf):
         self.pool = Pool()
         self.arena: Any = self.pool
         self.buffers: Any = self.pool
+        self.freed = None  # nothing real is freed
         self.rates = rates
         self.items: list[Item] = []
         self._schedule = Schedule()
