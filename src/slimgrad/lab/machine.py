@@ -14,7 +14,7 @@ import torch
 import slimgrad
 from slimgrad import kernels
 from slimgrad.kernels import native
-from slimgrad.storage.freed import HUGE_PAGES
+from slimgrad.storage.freed import HUGE_PAGES, has_huge_pages
 
 EXTRAS = {
     "gpu": ("triton",),
@@ -49,11 +49,6 @@ def describe() -> dict[str, str]:
         "threads": f"{torch.get_num_threads()} of torch, {os.cpu_count()} processors",
         "huge pages": "asked for" if has_huge_pages() else "not asked for",
     }
-
-
-def has_huge_pages() -> bool:
-    """Return whether torch asks for huge pages in this process, as far as its environment says."""
-    return sys.platform == "linux" and os.environ.get(HUGE_PAGES) == "1"
 
 
 def kernels_in_use() -> str:

@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass
 import torch
 
 from slimgrad.lab.arms import ARMS, Material, Setup, Step, in_fresh_process, setup_of
+from slimgrad.lab.machine import ASK_FOR_HUGE_PAGES
 from slimgrad.planner.out_of_memory import give_back_memory
 from slimgrad.report.memory import LiveBytes, reset_resident_peak, resident_now, resident_peak
 from slimgrad.session import Session
-from slimgrad.storage.freed import HUGE_PAGES
 
 STEPS = 3
 KINDS = ("live", "resident", "huge")
@@ -50,7 +50,7 @@ def measure(setup: Setup, arms: tuple[str, ...] = ARMS, kinds: tuple[str, ...] =
 
 def measure_one(setup: Setup, arm: str, kind: str) -> Weight:
     """Return the weight of one arm in a fresh process."""
-    environment = {HUGE_PAGES: "1"} if kind == "huge" else {}
+    environment = ASK_FOR_HUGE_PAGES if kind == "huge" else {}
     return Weight(**json.loads(in_fresh_process(__name__, setup, arm, kind, **environment)))
 
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from slimgrad.lab.arms import ARMS, Material, Setup, Step, in_fresh_process, setup_of
-from slimgrad.storage.freed import HUGE_PAGES
+from slimgrad.lab.machine import ASK_FOR_HUGE_PAGES
 
 ROUNDS = 7
 WARM_UP = 2  # rounds: the first steps map memory and learn roles
@@ -70,7 +70,7 @@ def measure(setup: Setup, rounds: int = ROUNDS, arms: tuple[str, ...] = ARMS, wa
 
 def measure_with_huge_pages(setup: Setup, rounds: int = ROUNDS, arms: tuple[str, ...] = ("plain", "slim")) -> Times:
     """Return the times in a process where torch's own allocator asks for huge pages."""
-    printed = in_fresh_process(__name__, setup, str(rounds), ",".join(arms), **{HUGE_PAGES: "1"})
+    printed = in_fresh_process(__name__, setup, str(rounds), ",".join(arms), **ASK_FOR_HUGE_PAGES)
     return Times(**json.loads(printed))
 
 

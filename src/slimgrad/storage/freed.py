@@ -19,8 +19,13 @@ HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # torch reads it once, when it first alloca
 EVERY = 256 << 20  # bytes coded or decoded between two calls, where nobody said otherwise
 
 
+def has_huge_pages() -> bool:
+    """Return whether torch asks for huge pages in this process, as far as its environment says."""
+    return sys.platform == "linux" and os.environ.get(HUGE_PAGES) == "1"
+
+
 def _malloc_trim() -> Callable[[int], object]:
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     return trim or (lambda pad: None)  # only glibc has it
 
 
@@ -33,8 +38,7 @@ class Freed:
     trim = staticmethod(_malloc_trim())
 
     def __init__(self, every: int | None) -> None:
-        is_cheap = os.environ.get(HUGE_PAGES) == "1"
-        self.every = every if every is not None else EVERY if is_cheap else 0
+        self.every = every if every is not None else EVERY if has_huge_pages() else 0
         self.nbytes = 0  # since the last call
 
     def passed(self, nbytes: int) -> None:
