@@ -55,10 +55,10 @@ def costs() -> dict[str, float]:
 def page_seconds(nbytes: int = 16 * MIB) -> dict[str, float]:
     """Return seconds per GB of copying into memory of each kind."""
     source = np.ones(nbytes, dtype=np.uint8)
-    grants = pages._grants_huge_pages
+    grants = pages.grants_huge_pages
     found = {}
     for kind in ("huge", "ordinary"):
-        pages._grants_huge_pages = grants if kind == "huge" else lambda: False
+        pages.grants_huge_pages = grants if kind == "huge" else lambda: False
         part = Pages(nbytes)
         for state in ("fresh", "warm"):
             fastest = float("inf")
@@ -70,7 +70,7 @@ def page_seconds(nbytes: int = 16 * MIB) -> dict[str, float]:
                 part.values[:nbytes] = source
                 fastest = min(fastest, time.perf_counter() - start)
             found[f"{state}, {kind} pages"] = fastest / nbytes * 1e9
-    pages._grants_huge_pages = grants
+    pages.grants_huge_pages = grants
     return found
 
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from slimgrad import Budget, Compress, ConfigError, Hybrid, Relative, attach
-from slimgrad.planner.choices import CODE, KEEP
+from slimgrad import Budget, Compress, ConfigError, Hybrid, Relative, Swap, attach
 from slimgrad.planner.fake_run import Workload, predict, sgd
 from slimgrad.planner.meters import Live
 from slimgrad.planner.planned import _Loss
+from slimgrad.planner.timeline import CODE, KEEP
 
 BATCH = 16
 
@@ -136,13 +136,19 @@ def test_the_plan_is_part_of_the_state():
 
 
 def test_hybrid_goes_below_what_codes_can(tmp_path):
-    low, _ = bounds_of_the_peak()
-    budget = int(low * 0.97 / 0.95)
     task = Task()
-    with attach(task.net, task.criterion, bound=Relative(0.1), policy=Hybrid(budget, tmp_path, "live")) as session:
-        for _ in range(3):
+    task.x, task.y = example(4 * BATCH)
+    work, bound = Workload(task.net, example, _Loss), Relative(0.1)
+    coded = predict(work, 4 * BATCH, policy=Compress(), bound=bound).peak
+    swapped = predict(work, 4 * BATCH, policy=Swap("disk", min_bytes=1 << 16), bound=bound).peak
+    budget = int((coded + swapped) / 2 / 0.95)
+    with attach(task.net, bound=bound, policy=Budget(budget, "live")), pytest.raises(ConfigError, match="Hybrid"):
+        task.step()
+    with attach(task.net, task.criterion, bound=bound, policy=Hybrid(budget, tmp_path, "live")) as session:
+        for _ in range(2):
             task.step()
         assert "disk" in session.planned.choices.values()
+        assert Live(session).peak_of(task.step) <= budget
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from slimgrad.storage import Arena, Buffers, Heap, pages
 from slimgrad.storage.heap import ALIGNMENT, PATIENCE, WARM, Region
+from slimgrad.storage.pages import Pages
 
 MIB = 1 << 20
 HERE = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -31,7 +32,7 @@ def check_gaps(region: Region, used: dict[int, int]) -> None:
 
 @given(st.lists(st.one_of(st.integers(1, 40), st.just(0)), max_size=80), st.randoms(use_true_random=False))
 def test_gaps_and_used_ranges_always_cover_the_region(sizes: list[int], random) -> None:
-    region = Region(MIB)
+    region = Region(Pages(MIB))
     used: dict[int, int] = {}
     for size in sizes:  # 0: give one back
         if size:
@@ -48,7 +49,7 @@ def test_gaps_and_used_ranges_always_cover_the_region(sizes: list[int], random) 
 
 
 def test_the_lowest_gap_that_fits_is_taken() -> None:
-    region = Region(MIB)
+    region = Region(Pages(MIB))
     starts = [region.cut(4 * ALIGNMENT) for _ in range(4)]
     region.mend(starts[0], starts[1])
     region.mend(starts[2], starts[3])
@@ -58,7 +59,7 @@ def test_the_lowest_gap_that_fits_is_taken() -> None:
 
 
 def test_a_region_can_be_filled_and_not_overfilled() -> None:
-    region = Region(2 * MIB)
+    region = Region(Pages(2 * MIB))
     assert region.cut(2 * MIB) == 0
     assert region.cut(ALIGNMENT) == -1
     region.mend(0, 2 * MIB)
@@ -134,12 +135,12 @@ def test_owns_its_memory_and_nothing_else() -> None:
     assert not heap.owns(inside.data_ptr() + 4 * MIB)
 
 
-needs_huge_pages = pytest.mark.skipif(not pages._grants_huge_pages(), reason="this system has no huge pages")
+needs_huge_pages = pytest.mark.skipif(not pages.grants_huge_pages(), reason="this system has no huge pages")
 
 
 @pytest.fixture
 def no_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "_grants_huge_pages", lambda: False)
+    monkeypatch.setattr(pages, "grants_huge_pages", lambda: False)
 
 
 @needs_huge_pages

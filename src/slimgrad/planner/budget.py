@@ -17,8 +17,8 @@ import torch
 
 from slimgrad.errors import ConfigError
 from slimgrad.planner.budget_size import Size, nbytes_of
-from slimgrad.planner.choices import CODE, DISK, KEEP
 from slimgrad.planner.planned import Planned
+from slimgrad.planner.timeline import CODE, DISK, KEEP
 from slimgrad.policy import COMPRESS, Plan, RoleBound
 from slimgrad.policy import DISK as DISK_TIER
 from slimgrad.roles import Role

@@ -29,7 +29,8 @@ from slimgrad import saved
 from slimgrad.bounds import Relative
 from slimgrad.bounds.base import Adaptive, Fixed
 from slimgrad.origins import PLAIN_TYPES
-from slimgrad.planner.fake_shelf import FakeShelf, Item, Pool
+from slimgrad.planner.fake_pool import Pool
+from slimgrad.planner.fake_shelf import FakeShelf, Item
 from slimgrad.planner.rates import Rates
 from slimgrad.policy import Policy
 from slimgrad.report.memory import LiveBytes
@@ -55,7 +56,7 @@ class Workload:
 
 
 class Moment(NamedTuple):
-    """What is live after one operator: tensors, and the pool with coded bytes and decode buffers."""
+    """What is live after one operator: tensors, and how far coded bytes and buffers have reached in the pool."""
 
     live: int
     pooled: int
@@ -92,7 +93,7 @@ class FakeLive(LiveBytes):
         super()._note_peak(where)
         if self._pool is not None:
             self._pool.clock = len(self.moments) + 1
-            self.moments.append(Moment(self.now, self._pool.now))
+            self.moments.append(Moment(self.now, self._pool.level()))
 
     def begin_step(self) -> None:
         """Forget the operators of the step before."""
@@ -127,7 +128,7 @@ def predict(
         optimizer.step()
         if prepare is not None:
             prepare(model)
-        session = None if policy is None else _session((model, criterion), policy, bound, FakeShelf(rates or Rates()))
+        session = None if policy is None else _session((model, criterion), policy, bound, rates or Rates())
         shelf = None if session is None else session.shelf
         with FakeLive(shelf.pool if isinstance(shelf, FakeShelf) else None) as live:
             live.track(*_static(model, optimizer, inputs, target))
@@ -149,9 +150,9 @@ def predict(
     return Prediction(batch, static, saved_in, held, live.peak, live.peak_at, seconds, items, tuple(live.moments))
 
 
-def _session(modules: tuple[nn.Module, ...], policy: Policy, bound: Adaptive, shelf: FakeShelf) -> Session:
+def _session(modules: tuple[nn.Module, ...], policy: Policy, bound: Adaptive, rates: Rates) -> Session:
     fixed = bound if isinstance(bound, Fixed) else START
-    return Session(modules, fixed, policy, {}, 4096, shelf=shelf)
+    return Session(modules, fixed, policy, {}, 4096, shelf=FakeShelf(rates, policy))
 
 
 def _booked(session: Session | None) -> tuple[int, tuple[Item, ...]]:

@@ -1,8 +1,8 @@
 """A shelf without values: what slimgrad's own engine would store, in bytes only.
 
 A session on this shelf runs unchanged on fake tensors: roles, sharing, plans and the order of reads are the engine's
-own. Instead of coding, bytes are counted; instead of decoding, a fake tensor is handed out. The pool behaves as the
-heap does: coded bytes and buffers lie in one piece of memory, which stays touched until the step ends.
+own. Instead of coding, bytes are counted; instead of decoding, a fake tensor is handed out. Coded bytes and buffers lie
+in a heap without memory (fake_pool.py), what leaves goes to a disk without a file (fake_disk.py).
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from typing import Any
 
 import torch
 
-from slimgrad.codecs import Codec
+from slimgrad.codecs import Codec, Raw
 from slimgrad.coder import Coder
 from slimgrad.ledger import Ledger
+from slimgrad.planner.fake_disk import FakeTiers
+from slimgrad.planner.fake_pool import Pool
 from slimgrad.planner.rates import Rates
 from slimgrad.policy import DISK, Plan
 from slimgrad.roles import Need, Role
 from slimgrad.saved import Part, Saved, Stored
-from slimgrad.shelf import Shelf
-from slimgrad.storage.heap import WARM
-from slimgrad.storage.pages import HUGE
-from slimgrad.storage.schedule import Schedule
+from slimgrad.shelf import SAMPLE_EVERY, Shelf, flattened
+
+GROWTH = 1.005  # of incompressible values: an encoder asks for that much before it knows better
 
 
 @dataclass(slots=True)
 class Item:
-    """One storage as it was put away, in the order of the forward; born and died count operators."""
+    """One storage as it was put away, in the order of the forward. Moments are operators of the step, counted."""
 
     path: str
     number: int
@@ -36,51 +37,11 @@ class Item:
     nbytes: int
     stored: int
     codec: str
-    born: int = 0
+    born: int = 0  # stored
+    gone: int = 0  # the original
+    read: int = 0  # first; 0: never
+    done: int = 0  # the values that were decoded then
     died: int = 0
-
-
-class Pool:
-    """Counts what the heap would hold: now, and at most since the last step."""
-
-    def __init__(self) -> None:
-        self.now = self.high = 0
-        self.clock = 0  # operators so far
-        self._is_making = False  # a buffer, which operators see before it is noted
-        self._storages: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-
-    @property
-    def touched(self) -> int:
-        """Bytes that are resident: whole huge pages, as far as the pool ever reached in this step."""
-        return -(-self.high // HUGE) * HUGE
-
-    def add(self, nbytes: int) -> None:
-        self.now += nbytes
-        self.high = max(self.high, self.now)
-
-    def remove(self, nbytes: int) -> None:
-        self.now -= nbytes
-
-    def take(self, nbytes: int) -> torch.Tensor:
-        """Return a fake buffer to decode into."""
-        self._is_making = True
-        buffer = torch.empty(nbytes, dtype=torch.uint8)
-        self._is_making = False
-        storage = buffer.untyped_storage()
-        self._storages.add(storage)
-        self.add(nbytes)
-        weakref.finalize(storage, self.remove, nbytes).atexit = False
-        return buffer
-
-    def owns(self, storage: torch.UntypedStorage) -> bool:
-        return self._is_making or storage in self._storages
-
-    def trim(self) -> None:
-        """End a step: pages that are not in use go back, except the first ones."""
-        self.high = max(self.now, min(self.high, WARM))
-
-    def close(self) -> None:
-        """Nothing to give back."""
 
 
 class FakeSlot:
@@ -88,55 +49,9 @@ class FakeSlot:
 
     payload = None
 
-    def __init__(self, pool: Pool, nbytes: int, item: Item) -> None:
+    def __init__(self, pool: Pool, nbytes: int, capacity: int) -> None:
         self.nbytes = nbytes
-        pool.add(nbytes)
-        item.born = item.died = pool.clock
-        weakref.finalize(self, _end, pool, nbytes, item).atexit = False
-
-
-def _end(pool: Pool, nbytes: int, item: Item) -> None:
-    pool.remove(nbytes)
-    item.died = pool.clock
-
-
-class FakeSpilled:
-    """Bytes on disk: in the pool only while they are written, read ahead or decoded; see storage/tier.py."""
-
-    payload = None
-
-    def __init__(self, pool: Pool, nbytes: int, item: Item) -> None:
-        self.nbytes = nbytes
-        self._inside = _Inside(pool, nbytes)
-        item.born = item.died = pool.clock
-        weakref.finalize(self, _end, pool, 0, item).atexit = False
-        weakref.finalize(self, self._inside.leave).atexit = False
-        self.enter()
-
-    def enter(self) -> None:
-        """Take room in the pool."""
-        self._inside.enter()
-
-    def leave(self) -> None:
-        """Give it back."""
-        self._inside.leave()
-
-
-class _Inside:
-    """Whether bytes are in the pool now."""
-
-    def __init__(self, pool: Pool, nbytes: int) -> None:
-        self._pool, self._nbytes, self._is_inside = pool, nbytes, False
-
-    def enter(self) -> None:
-        if not self._is_inside:
-            self._is_inside = True
-            self._pool.add(self._nbytes)
-
-    def leave(self) -> None:
-        if self._is_inside:
-            self._is_inside = False
-            self._pool.remove(self._nbytes)
+        self._slot = pool.reserve(nbytes, capacity)
 
 
 class Silent:
@@ -149,60 +64,76 @@ class Silent:
         """Leave the values undefined."""
 
 
+class SilentRaw(Raw):
+    """The same for bytes as they are, which the tier hands out without a copy."""
+
+    def decode(self, payload: Any, out: torch.Tensor) -> None:
+        """Leave the values undefined."""
+
+
 class FakeShelf(Shelf):
     """Counts what would be stored, by the predicted rates."""
 
-    def __init__(self, rates: Rates) -> None:
+    def __init__(self, rates: Rates, policy: object = None) -> None:
         super().__init__(Ledger())
         self.pool = Pool()
         self.arena: Any = self.pool
         self.buffers: Any = self.pool
+        self.tiers = FakeTiers(self.pool, policy)
         self.freed = None  # nothing real is freed
         self.rates = rates
         self.items: list[Item] = []
-        self._schedule = Schedule()
-        self._numbers: weakref.WeakKeyDictionary[FakeSpilled, int] = weakref.WeakKeyDictionary()
-        self._written: weakref.ref[FakeSpilled] | None = None  # the last one: the worker is busy with it
+        self._item_of: weakref.WeakKeyDictionary[Any, Item] = weakref.WeakKeyDictionary()
 
     def fetch(self, saved: Saved) -> torch.Tensor:
-        """Return a fake of the tensor as it was saved; what is on disk comes back, and the next ones with it."""
-        slot = None if saved.part is None else saved.part.slot
-        if not isinstance(slot, FakeSpilled):
+        """Return a fake of the tensor as it was saved."""
+        item = None if saved.part is None else self._item_of.get(saved.part.slot)
+        if item is None or item.read:
             return super().fetch(saved)
-        for ahead in self._schedule.read(self._numbers[slot]):
-            ahead.enter()
-        if slot.nbytes == saved.stored.nbytes:  # as it is: read into the memory that is handed out
-            slot.leave()
-            return super().fetch(saved)
-        slot.enter()
-        tensor = super().fetch(saved)
-        slot.leave()
-        return tensor
-
-    def end_step(self) -> None:
-        """Learn the order of reads, too."""
-        super().end_step()
-        self._schedule.begin()
-
-    def _spill(self, nbytes: int, item: Item) -> FakeSpilled:
-        last = None if self._written is None else self._written()
-        if last is not None:
-            last.leave()
-        spilled = FakeSpilled(self.pool, nbytes, item)
-        self._numbers[spilled] = self._schedule.put(spilled)
-        self._written = weakref.ref(spilled)
-        return spilled
+        item.read = self.pool.clock
+        values = super().fetch(saved)
+        self._follow(values.untyped_storage(), item, "done")
+        return values
 
     def _part(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan, coder: Coder | None) -> Part | None:
+        """Do what Shelf._encode does, with bytes that are predicted."""
         if plan.codec is None:
             return None
+        is_leaving = self.tiers.takes(plan, stored.nbytes)
         numel = stored.nbytes // source.element_size()
-        if role.need is Need.SIGN:
-            self.pool.take(numel)  # the flags, before they are packed, count in the peak
         nbytes = self.rates.nbytes(stored.path, role, plan, numel, stored.nbytes)
-        if nbytes >= stored.nbytes and plan.tier != DISK:
+        is_raw = isinstance(plan.codec, Raw) or nbytes >= stored.nbytes
+        if is_raw and not (is_leaving and (plan.tier == DISK or isinstance(plan.codec, Raw))):
             return None
-        item = Item(*stored.site, role.name, stored.nbytes, nbytes, plan.codec.name)
+        if is_raw and plan.tier == DISK:
+            slot = self.tiers.disk().spill(flattened(stored, source).view(torch.uint8))
+        else:
+            slot = self._coded(stored, role, plan, numel, nbytes)
+            slot = self.tiers.disk().spill(slot) if is_leaving and plan.tier == DISK else slot  # pyright: ignore
+        item = Item(*stored.site, role.name, stored.nbytes, slot.nbytes, plan.codec.name, self.pool.clock)
         self.items.append(item)
-        slot = self._spill(nbytes, item) if plan.tier == DISK else FakeSlot(self.pool, nbytes, item)
-        return Part(Silent(plan.codec), slot, plan)  # pyright: ignore[reportArgumentType]
+        self._item_of[slot] = item
+        self._follow(slot, item, "died")
+        self._follow(source.untyped_storage(), item, "gone")
+        codec = SilentRaw() if is_raw else Silent(plan.codec)
+        return Part(codec, slot, plan)  # pyright: ignore[reportArgumentType]
+
+    def _coded(self, stored: Stored, role: Role, plan: Plan, numel: int, nbytes: int) -> FakeSlot:
+        """Return the coded bytes, with the buffers that making them takes for a moment."""
+        assert plan.codec is not None
+        flags = self.pool.take(numel) if role.need is Need.SIGN else None
+        slot = FakeSlot(self.pool, nbytes, int(stored.nbytes * GROWTH))
+        del flags
+        self._n_coded += 1
+        if self._n_coded % SAMPLE_EVERY == 1 and not plan.codec.is_lossless:
+            self.pool.take(stored.nbytes)
+        return slot
+
+    def _follow(self, thing: object, item: Item, moment: str) -> None:
+        """Note on the item when the thing has died; as long as it lives, that it does now."""
+        setattr(item, moment, self.pool.clock)
+        weakref.finalize(thing, _note, self.pool, item, moment).atexit = False
+
+
+def _note(pool: Pool, item: Item, moment: str) -> None:
+    setattr(item, moment, pool.clock)

@@ -16,11 +16,12 @@ from torch import nn
 from slimgrad.errors import ConfigError
 from slimgrad.ledger import Sums
 from slimgrad.planner.budget_size import used_now
-from slimgrad.planner.choices import CHOICES, DISK, KEEP, Cost, Site, Timeline, choose
+from slimgrad.planner.choices import choose, frugal
 from slimgrad.planner.disk_speed import ASSUMED, disk_bandwidth
 from slimgrad.planner.fake_run import Prediction, Workload, predict
 from slimgrad.planner.fit_batch import RESERVE
 from slimgrad.planner.out_of_memory import give_back_memory
+from slimgrad.planner.timeline import CHOICES, CODE, DISK, KEEP, Cost, Room, Site, Timeline
 from slimgrad.policy import COMPRESS, Plan, RoleBound
 from slimgrad.policy import DISK as DISK_TIER
 from slimgrad.roles import Role
@@ -63,6 +64,7 @@ class Planned:
         self._key: list[list[int]] | None = None  # shapes of the inputs that the plan is for
         self._timeline: Timeline | None = None
         self._prediction: Prediction | None = None
+        self._first_step = 0  # bytes that it takes beyond later ones, which know what is needed of a tensor
         self._planned_after = -1  # the step whose measurements the plan is made from; -1: none, the plan is frugal
         self._is_loaded = False
         self._bandwidth = disk_bandwidth(directory) if DISK in self.allowed else ASSUMED
@@ -86,9 +88,9 @@ class Planned:
             self._trace(session, module, args, key)
         elif self._timeline is not None and n_steps > max(self._planned_after, 0):
             last = session.shelf.ledger.snapshot().last
-            if self._planned_after < 0 or self._has_drifted(last):
-                self._replan(last)
-            self._planned_after = n_steps
+            is_due, self._planned_after = self._planned_after < 0 or self._has_drifted(last), n_steps
+            if is_due:
+                self._replan(last, session.shelf.arena.nbytes_touched)
 
     def _trace(self, session: Session, module: nn.Module, args: tuple[Any, ...], key: list[list[int]]) -> None:
         """Run the step on fake tensors, take the most frugal plan, and refuse what cannot fit."""
@@ -109,17 +111,16 @@ class Planned:
             self.remark = f"the model cannot run on fake tensors ({type(error).__name__}): the most frugal plan is used"
             return
         self._prediction = found
-        self._timeline = Timeline(found.items, found.moments, found.static)
+        self._timeline = Timeline(found.items, found.moments)
         self._set_costs(Sums())
+        coded = dict.fromkeys(self._timeline.sites, CODE)
+        self._first_step = max(found.peak - self._timeline.peak(coded, self.costs), 0)
         if not is_resumed:
-            self.choices = {site: self._frugal(site) for site in self._timeline.sites}
+            self.choices = frugal(self._timeline, self.costs, self.allowed)
         self.peak = self._peak()
         self.n_plans += 1
         if self.peak > self.limit:
             self._refuse(len(source))
-
-    def _frugal(self, site: Site) -> str:
-        return min(self.allowed, key=lambda choice: self.costs[site].nbytes[CHOICES.index(choice)])
 
     def _refuse(self, batch: int) -> None:
         assert self._prediction is not None
@@ -134,9 +135,10 @@ class Planned:
             f"this would fit: {', '.join(would)}"
         )
 
-    def _replan(self, last: Sums) -> None:
-        """Make the plan from what the last step measured."""
+    def _replan(self, last: Sums, touched: int) -> None:
+        """Make the plan from what the last step measured, and from what it has left of its pool."""
         assert self._timeline is not None
+        self._timeline.room = Room.of_system(touched)
         self._set_costs(last)
         self.choices = choose(self._timeline, self.costs, self.limit - self._offset(), self.allowed)
         self.peak = self._peak()
@@ -155,18 +157,21 @@ class Planned:
                 continue  # kept in that step: what is known of it stays
             swapped = seconds + 2 * stored / self._bandwidth
             on_disk = 0 if item.nbytes >= MIN_SWAPPED else stored
-            self.costs[site] = Cost((item.nbytes, stored, on_disk), (0.0, seconds, swapped))
+            self.costs[site] = Cost(
+                {KEEP: item.nbytes, CODE: stored, DISK: on_disk}, {KEEP: 0.0, CODE: seconds, DISK: swapped}
+            )
 
     def _has_drifted(self, last: Sums) -> bool:
         """Return whether the bytes that a step stored are not those of the plan any more."""
         paths = {site[0] for site, choice in self.choices.items() if choice != KEEP}
-        planned = sum(self.costs[site].nbytes[1] for site, choice in self.choices.items() if choice != KEEP)
+        planned = sum(self.costs[site].nbytes[CODE] for site, choice in self.choices.items() if choice != KEEP)
         stored = sum(coded.nbytes_out for (path, _), coded in last.coded.items() if path in paths)
         return abs(stored - planned) > DRIFT * max(planned, 1)
 
     def _peak(self) -> int:
         assert self._timeline is not None
-        return self._timeline.peak(self.choices, self.costs) + self._offset()
+        first = self._first_step if self._planned_after < 0 else 0
+        return self._timeline.peak(self.choices, self.costs) + first + self._offset()
 
     def _offset(self) -> int:
         """Return what there is before a step beyond what the fake run counts: code, libraries, other tensors."""
@@ -186,11 +191,11 @@ class Planned:
             f"{sizes}; plan {self.n_plans} ({kind}):",
             f"  {'':6}{'tensors':>8}{'original':>14}{'in memory':>14}{'seconds':>10}",
         ]
-        for number, choice in enumerate(CHOICES):
+        for choice in CHOICES:
             costs = [self.costs[site] for site, one in self.choices.items() if one == choice and site in self.costs]
             if costs:
-                sizes = [sum(cost.nbytes[k] for cost in costs) / MIB for k in (0, number)]
-                seconds = sum(cost.seconds[number] for cost in costs)
+                sizes = [sum(cost.nbytes[k] for cost in costs) / MIB for k in (KEEP, choice)]
+                seconds = sum(cost.seconds[choice] for cost in costs)
                 lines.append(f"  {choice:6}{len(costs):8}{sizes[0]:10,.1f} MiB{sizes[1]:10,.1f} MiB{seconds:10.3f}")
         return ["\n".join(lines)]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slimgrad.bounds import rates
-from slimgrad.codecs import Index, Mask, Nested, Zvc
+from slimgrad.codecs import Index, Mask, Nested, Raw, Zvc
 from slimgrad.ledger import Sums, ratio
 from slimgrad.policy import Plan
 from slimgrad.roles import Role
@@ -59,7 +59,7 @@ def bits_of(role: Role, plan: Plan, raw_bits: float) -> float:
         finer = math.log2(rates.MEASURED_AT[0] / step)  # beyond the curves every halving costs a bit per non-zero
         beyond = max(finer, 0.0) * (ZVC_DENSITY if curve == "sparse" else 1.0)
         return min(float(rates.bits(curve, step)) + beyond, raw_bits)
-    return raw_bits if codec is None else raw_bits / UNKNOWN_RATIO
+    return raw_bits if codec is None or isinstance(codec, Raw) else raw_bits / UNKNOWN_RATIO
 
 
 def _index_bits(role: Role) -> float:

@@ -28,6 +28,7 @@ import contextlib
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 
 from slimgrad.errors import StorageFull
 from slimgrad.storage.gaps import Gaps
@@ -55,9 +56,9 @@ class Region(Gaps):
 
     __slots__ = ("__weakref__", "dead", "high", "is_reserved", "last_use", "lent", "nbytes_coded", "pages", "returned")
 
-    def __init__(self, nbytes: int) -> None:
-        self.pages = Pages(nbytes)
-        super().__init__(self.pages.size)
+    def __init__(self, pages: Pages) -> None:
+        self.pages = pages
+        super().__init__(pages.size)
         self.dead: deque[tuple[int, int, int]] = deque()  # start, end, and by how much nbytes_coded falls
         self.returned: deque[Lease] = deque()
         self.lent: set[Lease] = set()
@@ -108,8 +109,9 @@ class Region(Gaps):
 class Heap:
     """Regions, nearly always one. Whoever calls reserve() or reads sums holds `lock`."""
 
-    def __init__(self, region_nbytes: int | None = None) -> None:
+    def __init__(self, region_nbytes: int | None = None, make_pages: Callable[[int], Pages] = Pages) -> None:
         self.lock = threading.Lock()
+        self._make_pages = make_pages
         self._region_nbytes = region_nbytes or default_nbytes()
         self._regions: list[Region] = []
         self._closed: weakref.WeakSet[Region] = weakref.WeakSet()  # alive only as long as coded bytes in them are
@@ -127,7 +129,7 @@ class Heap:
                 if start >= 0:
                     region.last_use = self._epoch
                     return region, start
-        region = _map_region(self._region_nbytes, nbytes)
+        region = Region(_map_pages(self._region_nbytes, nbytes, self._make_pages))
         region.last_use = self._epoch
         self._regions.append(region)
         return region, region.cut(nbytes)
@@ -182,14 +184,14 @@ class Heap:
             self._regions = []
 
 
-def _map_region(wish: int, need: int) -> Region:
+def _map_pages(wish: int, need: int, make: Callable[[int], Pages]) -> Pages:
     size = wish
     while size > need:
         with contextlib.suppress(OSError):  # a limit on address space: ask for less
-            return Region(size)
+            return make(size)
         size //= 4
     try:
-        return Region(need)
+        return make(need)
     except OSError as error:
         raise StorageFull(
             f"expected {need:,} bytes of memory from the system, got: {error}; use a smaller batch, "

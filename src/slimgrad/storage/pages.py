@@ -104,7 +104,7 @@ def _libc() -> ctypes.CDLL | None:
 
 
 def _ask_for_huge_pages(memory: mmap.mmap) -> bool:
-    if not (hasattr(mmap, "MADV_HUGEPAGE") and _grants_huge_pages()):
+    if not (hasattr(mmap, "MADV_HUGEPAGE") and grants_huge_pages()):
         return False
     try:
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -113,7 +113,7 @@ def _ask_for_huge_pages(memory: mmap.mmap) -> bool:
     return True
 
 
-def _grants_huge_pages() -> bool:
+def grants_huge_pages() -> bool:
     """Return whether this Linux gives huge pages to whoever asks."""
     try:
         with open("/sys/kernel/mm/transparent_hugepage/enabled") as setting:
