@@ -17,7 +17,7 @@ def test_claims_are_reported_as_they_come_out() -> None:
 
 
 def test_a_layout_that_a_layer_does_not_have_is_empty() -> None:
-    row = PageReader(profile_page.ratios([layer(0.5, zvc=3.0)])).tables["ratios"][1]
+    row = PageReader(profile_page.ratios([layer(0.5, nested=3.0)])).tables["ratios"][1]
     assert row == ["conv", "4 x 8 x 8", "50%", "1.50 bit", "3.00x", "-", "2.00x", "-", "2.00x", "-", "2.00x", "-"]
 
 
