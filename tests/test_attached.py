@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 
 import pytest
@@ -72,6 +73,13 @@ def test_what_is_no_module_is_refused(wrong):
 def test_what_is_no_bound_is_refused(model):
     with pytest.raises(ConfigError, match=r"rules\['0'\]"):
         Attached((model,), Relative(0.5), {"0": 0.1})
+
+
+def test_a_rule_that_holds_nowhere_is_refused_and_the_model_stays_free(model):
+    for wrong in ("layr1.*", "7"):
+        with pytest.raises(ConfigError, match=rf"got '{re.escape(wrong)}', which matches none of 0, .*write rules="):
+            Attached((model,), Relative(0.5), {"*": Exact(), wrong: Exact()})
+    Attached((model,), Relative(0.5), {"0": Exact(), "": Exact(), "*": Exact()}).release()
 
 
 def test_inputs_are_found_in_nested_arguments():

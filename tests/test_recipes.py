@@ -12,6 +12,7 @@ from torch.nn import functional
 import slimgrad
 from slimgrad import ChangedInPlace, Exact, Noise, Recompute, Relative, Swap
 from slimgrad.lab import models
+from slimgrad.recipes import recipe_of
 
 
 def net(inplace: bool = False) -> nn.Module:
@@ -128,6 +129,17 @@ def test_retain_graph_and_two_readers():
         first = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
         second = torch.autograd.grad(loss, list(model.parameters()))
     assert same(list(first), list(plain)) and same(list(second), list(plain))
+
+
+def test_a_function_in_place_is_not_made_from_its_own_result():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 3))
+    found = []
+    model[1].register_forward_hook(lambda module, args, result: found.append(recipe_of(result)))
+    with again(model):
+        for _ in range(2):  # the second time every bit of the result is stored
+            step(model)
+    assert found == [None, None]
 
 
 def test_no_recipe_where_the_bits_might_differ():

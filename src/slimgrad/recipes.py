@@ -74,6 +74,14 @@ class Recipe:
             self._made = weakref.ref(storage)
         return torch.empty(0, dtype=self.form.dtype).set_(storage)
 
+    @property
+    def root(self) -> tuple[Saved | Kept, int]:
+        """What the chain begins with, and how many functions lead from there to the result."""
+        source, n_calls = self.source, 1
+        while isinstance(source, Made):
+            source, n_calls = source.recipe.source, n_calls + 1
+        return source, n_calls
+
     def _run(self, shelf: Shelf) -> torch.Tensor:
         for constant, version in self.constants:
             if constant._version != version:
@@ -142,7 +150,9 @@ def note(known: Before, function: Any, args: tuple[Any, ...], kwargs: Mapping[st
     if not isinstance(result, torch.Tensor) or result.storage_offset() or result._base is not None:
         return
     arguments = _Arguments.of(function, args, kwargs or {})
-    source = known.source or _exact_source(args[0])
+    source = known.source
+    if source is None and result.untyped_storage() is not args[0].untyped_storage():  # else what it was is gone
+        source = _exact_source(args[0])
     if arguments is None or source is None:
         return
     recipe = Recipe(

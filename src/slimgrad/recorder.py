@@ -140,13 +140,12 @@ class Recorder(TorchFunctionMode):
             kept = self._kept_elsewhere(tensor, storage, role)
             if kept is not None:
                 return kept
-        if self.makes_again and (again := recipes.packed(tensor, role)) is not None:
-            self.shelf.put_rebuilt(self.path, storage, role)
+        if self.makes_again and (again := self._again(tensor, storage, role)) is not None:
             return again
         found = find(tensor, storage) if hasattr(storage, NOTE) else None  # same storage and version: strictest need
         if found is None:
             site = self._next_site()
-            first = self.progress.hints.get(site, role)
+            first = role if self.makes_again and self._is_made(site) else self.progress.hints.get(site, role)
             if first.need is EXACTLY and not self.moves_exact:
                 return self.left.keep_exact(tensor, storage, first, self.path, call)
             stored = Stored(tensor, storage, site)
@@ -219,6 +218,22 @@ class Recorder(TorchFunctionMode):
     def _plan(self, site: tuple[str, int], role: Role, tensor: torch.Tensor, bound: RoleBound) -> Plan:
         planned = self.session.planned
         return self.policy.plan(role, tensor, bound) if planned is None else planned.plan(site, role, tensor, bound)
+
+    def _again(self, tensor: torch.Tensor, storage: torch.UntypedStorage, role: Role) -> recipes.Recomputed | None:
+        """Return how the tensor is made again, if it can be and nobody has planned otherwise."""
+        again = recipes.packed(tensor, role)
+        if again is None:
+            return None
+        found = find(tensor, storage)
+        site = found.site if isinstance(found, Stored) else self.shelf.rebuilt_site(storage)
+        n_saves = self.frames[-1][N_SAVES] if self.frames else -1
+        if self.session.planned is not None and not self._is_made(site or (self.path, n_saves + 1)):
+            return None
+        self.shelf.put_rebuilt(self.path, storage, role, site or self._next_site())
+        return again
+
+    def _is_made(self, site: tuple[str, int]) -> bool:
+        return self.session.planned is not None and self.session.planned.makes(site)
 
     def _kept_elsewhere(self, tensor: torch.Tensor, storage: torch.UntypedStorage, role: Role) -> Packed | None:
         """Return what to keep of a tensor that stays alive anyway: parameters, buffers, the caller's inputs."""
@@ -347,6 +362,8 @@ class Recorder(TorchFunctionMode):
         if len(states) != len(self.states) or not all(map(operator.is_, states, self.states)):
             self.plans.clear()  # an adaptive bound has a new state: it may have moved
             self.states = states
+        if self.session.planned is not None:
+            self.makes_again = self.session.planned.makes_any
         autograd._push_saved_tensors_default_hooks(*self.hooks)
         is_module = isinstance(module, nn.Module)  # and not the code of a recording()
         self._listen(not is_module or self.makes_again or path not in self.quiet)

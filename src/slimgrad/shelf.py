@@ -96,13 +96,19 @@ class Shelf:
         stored.name = role.name
         self.ledger.record_pack(stored.path, role.name, SHAPE_CODEC, stored.nbytes, 0, 0.0)
 
-    def put_rebuilt(self, path: str, storage: torch.UntypedStorage, role: Role) -> None:
-        """Note a tensor that is made again instead of stored."""
+    def put_rebuilt(
+        self, path: str, storage: torch.UntypedStorage, role: Role, site: tuple[str, int] | None = None
+    ) -> None:
+        """Note a tensor that is made again instead of stored, under the site that first saved it."""
         if hasattr(storage, REBUILT_NOTE) or hasattr(storage, NOTE):  # also where only its signs are stored
             self.ledger.record_repeat(path, role.name, storage.nbytes())
         else:
-            setattr(storage, REBUILT_NOTE, True)
+            setattr(storage, REBUILT_NOTE, site)
             self.ledger.record_pack(path, role.name, REBUILD_CODEC, storage.nbytes(), 0, 0.0)
+
+    def rebuilt_site(self, storage: torch.UntypedStorage) -> tuple[str, int] | None:
+        """Return the site of a tensor that is made again and of which nothing is stored."""
+        return getattr(storage, REBUILT_NOTE, None)
 
     def fetch(self, saved: Saved) -> torch.Tensor:
         """Return the tensor as it was saved."""

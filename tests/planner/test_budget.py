@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from slimgrad import Budget, Compress, ConfigError, Hybrid, Relative, Swap, attach
+from slimgrad import Budget, Compress, ConfigError, Exact, Hybrid, Recompute, Relative, Swap, attach
 from slimgrad.planner.fake_run import Workload, predict, sgd
 from slimgrad.planner.meters import Live
 from slimgrad.planner.planned import _Loss
-from slimgrad.planner.timeline import CODE, KEEP
+from slimgrad.planner.timeline import AGAIN, CODE, KEEP
 
 BATCH = 16
 
@@ -19,10 +19,10 @@ BATCH = 16
 class Task:
     """A small net and its training step."""
 
-    def __init__(self) -> None:
+    def __init__(self, inplace: bool = True) -> None:
         torch.manual_seed(0)
         blocks = [
-            part for _ in range(3) for part in (nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(True))
+            part for _ in range(3) for part in (nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(inplace))
         ]
         self.net = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *blocks, nn.Flatten(), nn.Linear(16 * 1024, 10))
         self.criterion = nn.CrossEntropyLoss()
@@ -145,9 +145,9 @@ def test_hybrid_goes_below_what_codes_can(tmp_path):
     with attach(task.net, bound=bound, policy=Budget(budget, "live")), pytest.raises(ConfigError, match="Hybrid"):
         task.step()
     with attach(task.net, task.criterion, bound=bound, policy=Hybrid(budget, tmp_path, "live")) as session:
-        for _ in range(2):
-            task.step()
+        task.step()
         assert "disk" in session.planned.choices.values()
+        task.step()
         assert Live(session).peak_of(task.step) <= budget
     assert list(tmp_path.iterdir()) == []
 
@@ -161,3 +161,28 @@ def test_the_resident_set_is_what_counts_by_default():
         Budget("lots")
     with pytest.raises(ConfigError, match=r"expected counts="):
         Budget("1GiB", "swap")
+
+
+def test_without_loss_tensors_are_made_again_where_nothing_else_fits():
+    task, plain = Task(inplace=False), Task(inplace=False)
+    work = Workload(task.net, example, _Loss)
+    coded, made = (predict(work, BATCH, policy=policy, bound=Exact()).peak for policy in (Compress(), Recompute()))
+    budget = int((0.3 * coded + 0.7 * made) / 0.95)
+    assert budget * 0.95 < coded
+    with attach(task.net, task.criterion, bound=Exact(), policy=Budget(budget, "live")) as session:
+        for _ in range(3):
+            found, expected = task.gradients(), plain.gradients()
+            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+            assert AGAIN in session.planned.choices.values()
+            task.optimizer.step()
+            plain.optimizer.step()
+        assert Live(session).peak_of(task.step) <= budget
+        assert "again" in str(session.report())
+
+
+def test_under_a_loose_bound_coding_is_smaller_and_nothing_is_made_again_at_first():
+    low, _ = bounds_of_the_peak()
+    task = Task(inplace=False)
+    with attach(task.net, task.criterion, bound=Relative(0.5), policy=Budget(int(low / 0.94), "live")) as session:
+        task.step()
+        assert set(session.planned.choices.values()) == {CODE}

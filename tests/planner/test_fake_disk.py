@@ -19,19 +19,23 @@ def test_one_is_being_written_and_two_are_read_ahead():
     pool = Pool()
     tiers = FakeTiers(pool, Swap("disk"))
     tier = tiers.disk()
-    spilled = [tier.spill(FakeSlot(pool, N, 4 * N)) for _ in range(5)]
-    assert [one.is_in_memory for one in spilled] == [False] * 4 + [True]
-    assert pool.now == N
+    spilled = []
+    for clock in range(4):
+        spilled.append(tier.spill(FakeSlot(pool, N, 4 * N)))
+        assert spilled[-1].is_in_memory
+        assert pool.now == N, "the one that is being written"
+        pool.tick(clock)
+    assert not any(one.is_in_memory for one in spilled)
     with FakeTensorMode():
-        spilled.pop()
         own = spilled[-1].take()
         assert own is not None
         assert own.nbytes == N
-        loads = 3  # this one and two more
-        assert loads * N <= pool.now < (loads + 0.1) * N
+        assert N <= pool.now < 1.1 * N
+        pool.tick(9)
+        assert 3 * N <= pool.now < 3.1 * N, "two more after the next operator"
         del own
         gc.collect()
-        assert (loads - 1) * N <= pool.now < loads * N
+        assert 2 * N <= pool.now < 2.1 * N
     tiers.close()
 
 
@@ -40,7 +44,9 @@ def test_uncoded_bytes_wait_as_the_tensor_that_they_are():
     tier = FakeTiers(pool, Swap("disk")).disk()
     with FakeTensorMode():
         tensors = [torch.empty(N, dtype=torch.uint8) for _ in range(2)]
-        first, last = (tier.spill(tensor) for tensor in tensors)
+        first = tier.spill(tensors[0])
+        pool.tick(1)
+        last = tier.spill(tensors[1])
         assert pool.now == 0
         assert first.take() is not None
         assert last.take() is None

@@ -67,7 +67,7 @@ def test_on_the_way_to_disk_and_back_bytes_count():
     costs = {(name, 1): Cost(NBYTES, {}) for name in "abcd"}
     assert timeline.peak({(name, 1): CODE for name in "abcd"}, costs) == 1000 + 10 + 100 + 30
     on_disk = timeline._after({(name, 1): DISK for name in "abcd"}, costs)[1]
-    assert on_disk[:4].tolist() == [10, 20, 20, 20], "one behind"
+    assert on_disk[:4].tolist() == [10, 20, 20, 20], "with the operator after it"
     assert on_disk[5:].tolist() == [130, 130, 120, 110], "two ahead, and one decoded"
 
 

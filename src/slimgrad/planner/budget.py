@@ -2,10 +2,11 @@
 
     slimgrad.attach(model, criterion, policy=slimgrad.Budget("4GiB"))
 
-Per tensor, whichever of keeping, coding and (Hybrid) swapping to disk costs the least time, so that the peak fits. The
-order of events: the first forward runs on fake tensors and says at once when nothing fits, and what would; the first
-real step uses the most frugal plan; from then on the plan is made from measured sizes and times. It is made anew when
-shapes change or ratios drift, is part of the session's state, and explains itself in the report.
+Per tensor, whichever of keeping, making again (recipes.py), coding and, with Hybrid, swapping to disk costs the least
+time, so that the peak fits. The order of events: the first forward runs on fake tensors and says at once when nothing
+fits, and what would; the first real step uses the most frugal plan; from then on the plan is made from measured sizes
+and times. It is made anew when shapes change or ratios drift, is part of the session's state, and explains itself in
+the report.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from slimgrad.errors import ConfigError
 from slimgrad.planner.budget_size import Size, nbytes_of
 from slimgrad.planner.planned import Planned
-from slimgrad.planner.timeline import CODE, DISK, KEEP
+from slimgrad.planner.timeline import AGAIN, CODE, DISK, KEEP
 from slimgrad.policy import COMPRESS, Plan, RoleBound
 from slimgrad.policy import DISK as DISK_TIER
 from slimgrad.roles import Role
@@ -28,7 +29,7 @@ RESIDENT, LIVE = COUNTS = ("resident", "live")
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Keep or code each tensor so that the peak stays within `size`: bytes, "4GiB", "80%" or "auto".
+    """Keep, make again or code each tensor so that the peak stays within `size`: bytes, "4GiB", "80%" or "auto".
 
     `counts` says of what: "resident", the process's resident set, or "live", the bytes of tensors alone.
     """
@@ -50,7 +51,7 @@ class Budget:
 
     def begin(self) -> Planned:
         """Return what a session keeps of the plan."""
-        return Planned(nbytes_of(self.size), (KEEP, CODE), self.counts == LIVE)
+        return Planned(nbytes_of(self.size), (KEEP, AGAIN, CODE), self.counts == LIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,4 +73,4 @@ class Hybrid:
 
     def begin(self) -> Planned:
         """Return what a session keeps of the plan."""
-        return Planned(nbytes_of(self.size), (KEEP, CODE, DISK), self.counts == LIVE, self.directory)
+        return Planned(nbytes_of(self.size), (KEEP, AGAIN, CODE, DISK), self.counts == LIVE, self.directory)

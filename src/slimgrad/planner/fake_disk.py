@@ -1,8 +1,8 @@
 """A disk tier without a disk: the session's own Tier decides what is in memory when; nothing is written or read.
 
-Time does not pass in a fake run, so one thing has to be assumed: the worker is one tensor behind. A write is done when
-the next one is handed over, and a read ahead at once. A disk that is slower than forward keeps more waiting, up to what
-the worker's queue holds (Note [Back-pressure] in storage/worker.py).
+Time does not pass in a fake run, so it has to be assumed when the worker is done: with writes as with reads ahead,
+after the operator that follows. A disk that is slower than forward keeps more waiting, up to what the worker's queue
+holds (Note [Back-pressure] in storage/worker.py).
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ class FakeDisk:
         """Nothing to close."""
 
 
-class OneBehind:
-    """A worker that has done everything but what it was given last."""
+class Prompt:
+    """A worker that has done after the next operator what it was given."""
 
     is_own_thread = False
 
-    def __init__(self) -> None:
+    def __init__(self, pool: Pool) -> None:
         self.changed = threading.Condition()
-        self._last: tuple[weakref.ref[Any], Callable[[Any], None]] | None = None
+        self._pool = pool
 
-    def submit(self, thing: Any, work: Callable[[Any], None], nbytes: int) -> bool:
-        """Do what was waiting, and let this wait."""
-        before, self._last = self._last, (weakref.ref(thing), work)
-        if before is not None and (waiting := before[0]()) is not None:
-            before[1](waiting)
+    def submit(self, thing: Any, work: Callable[[Any], None], nbytes: int = 0) -> bool:
+        """Do it beside the next operator, if the thing is still there."""
+        reference = weakref.ref(thing)
+
+        def job() -> None:
+            if (alive := reference()) is not None:
+                work(alive)
+
+        self._pool.beside.append(job)
         return True
 
-    def hurry(self, thing: Any, work: Callable[[Any], None]) -> bool:
-        """Do it at once."""
-        work(thing)
-        return True
+    hurry = submit
 
     def close(self) -> None:
-        """Forget what waits."""
-        self._last = None
+        """Nothing to end."""
 
 
 class FakeTiers(Tiers):
@@ -78,5 +78,5 @@ class FakeTiers(Tiers):
     def disk(self) -> Tier:
         """Return a disk that holds nothing."""
         if self._disk is None:
-            self._disk = Tier(FakeDisk(), self._pool, OneBehind())  # pyright: ignore[reportArgumentType]
+            self._disk = Tier(FakeDisk(), self._pool, Prompt(self._pool))  # pyright: ignore[reportArgumentType]
         return self._disk

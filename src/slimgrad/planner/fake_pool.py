@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import weakref
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -45,9 +46,17 @@ class Pool:
         self._heap = Heap(ENDLESS, Unmapped)
         self._arena = Arena(self._heap)
         self.clock = 0  # operators so far in this step
+        self.beside: list[Callable[[], None]] = []  # what a worker has to do, and has done after the next operator
         self._highest = 0  # end of what was in use, since level() was asked
         self._is_making = False  # a buffer, which operators see before it is noted
         self._storages: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+
+    def tick(self, clock: int) -> None:
+        """Note that an operator has run, and that its worker had time."""
+        self.clock = clock
+        jobs, self.beside = self.beside, []
+        for job in jobs:
+            job()
 
     @property
     def now(self) -> int:

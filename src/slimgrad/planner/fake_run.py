@@ -17,8 +17,8 @@ import contextlib
 import copy
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -30,7 +30,7 @@ from slimgrad.bounds import Relative
 from slimgrad.bounds.base import Adaptive, Fixed
 from slimgrad.origins import PLAIN_TYPES
 from slimgrad.planner.fake_pool import Pool
-from slimgrad.planner.fake_shelf import FakeShelf, Item
+from slimgrad.planner.fake_shelf import Again, FakeShelf, Item
 from slimgrad.planner.rates import Rates
 from slimgrad.policy import Policy
 from slimgrad.report.memory import LiveBytes
@@ -75,6 +75,7 @@ class Prediction:
     seconds: float  # that the prediction took
     items: tuple[Item, ...] = ()
     moments: tuple[Moment, ...] = ()  # of the last step, one per operator; with a policy only
+    again: Mapping[tuple[str, int], Again] = field(default_factory=dict)  # by site, under Recompute
 
     @property
     def beyond_static(self) -> int:
@@ -92,7 +93,7 @@ class FakeLive(LiveBytes):
     def _note_peak(self, where: str) -> None:
         super()._note_peak(where)
         if self._pool is not None:
-            self._pool.clock = len(self.moments) + 1
+            self._pool.tick(len(self.moments) + 1)
             self.moments.append(Moment(self.now, self._pool.level()))
 
     def begin_step(self) -> None:
@@ -145,9 +146,10 @@ def predict(
                     loss.backward()
                 optimizer.step()
                 del loss
-        saved_in, items = _booked(session)
+        saved_in, items, again = _booked(session)
     seconds = time.perf_counter() - start
-    return Prediction(batch, static, saved_in, held, live.peak, live.peak_at, seconds, items, tuple(live.moments))
+    moments = tuple(live.moments)
+    return Prediction(batch, static, saved_in, held, live.peak, live.peak_at, seconds, items, moments, again)
 
 
 def _session(modules: tuple[nn.Module, ...], policy: Policy, bound: Adaptive, rates: Rates) -> Session:
@@ -155,14 +157,14 @@ def _session(modules: tuple[nn.Module, ...], policy: Policy, bound: Adaptive, ra
     return Session(modules, fixed, policy, {}, 4096, shelf=FakeShelf(rates, policy))
 
 
-def _booked(session: Session | None) -> tuple[int, tuple[Item, ...]]:
-    """Return the saved bytes of the last step, and what was stored in it."""
+def _booked(session: Session | None) -> tuple[int, tuple[Item, ...], dict[tuple[str, int], Again]]:
+    """Return the saved bytes of the last step, what was stored in it, and what was made again."""
     if session is None or not isinstance(session.shelf, FakeShelf):
-        return 0, ()
+        return 0, (), {}
     session.progress.begin_forward()
     last = session.shelf.ledger.snapshot().last
     session.detach()
-    return last.saved_in, tuple(session.shelf.items)
+    return last.saved_in, tuple(session.shelf.items), dict(session.shelf.again)
 
 
 def _model(work: Workload, mode: FakeTensorMode) -> nn.Module:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from slimgrad import recipes
 from slimgrad.codecs import Codec, Raw
 from slimgrad.coder import Coder
 from slimgrad.ledger import Ledger
@@ -42,6 +43,15 @@ class Item:
     read: int = 0  # first; 0: never
     done: int = 0  # the values that were decoded then
     died: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A storage that can be made again; `source` is the site of what it is made from, None where that stays anyway."""
+
+    source: tuple[str, int] | None
+    n_calls: int
+    nbytes: int
 
 
 class FakeSlot:
@@ -83,6 +93,7 @@ class FakeShelf(Shelf):
         self.freed = None  # nothing real is freed
         self.rates = rates
         self.items: list[Item] = []
+        self.again: dict[tuple[str, int], Again] = {}
         self._item_of: weakref.WeakKeyDictionary[Any, Item] = weakref.WeakKeyDictionary()
 
     def fetch(self, saved: Saved) -> torch.Tensor:
@@ -94,6 +105,17 @@ class FakeShelf(Shelf):
         values = super().fetch(saved)
         self._follow(values.untyped_storage(), item, "done")
         return values
+
+    def put_rebuilt(
+        self, path: str, storage: torch.UntypedStorage, role: Role, site: tuple[str, int] | None = None
+    ) -> None:
+        """Note from what it is made, too."""
+        super().put_rebuilt(path, storage, role, site)
+        recipe = getattr(storage, recipes.NOTE, None)
+        if recipe is not None and site is not None:
+            source, n_calls = recipe.root
+            root = source.stored.site if isinstance(source, Saved) else None
+            self.again[site] = Again(root, n_calls, storage.nbytes())
 
     def _part(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan, coder: Coder | None) -> Part | None:
         """Do what Shelf._encode does, with bytes that are predicted."""

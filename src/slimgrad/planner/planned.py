@@ -19,10 +19,12 @@ from slimgrad.planner.budget_size import used_now
 from slimgrad.planner.choices import choose, frugal
 from slimgrad.planner.disk_speed import ASSUMED, disk_bandwidth
 from slimgrad.planner.fake_run import Prediction, Workload, predict
+from slimgrad.planner.fake_shelf import Item
 from slimgrad.planner.fit_batch import RESERVE
+from slimgrad.planner.making_speed import making_bandwidth
 from slimgrad.planner.out_of_memory import give_back_memory
-from slimgrad.planner.timeline import CHOICES, CODE, DISK, KEEP, Cost, Room, Site, Timeline
-from slimgrad.policy import COMPRESS, Plan, RoleBound
+from slimgrad.planner.timeline import AGAIN, CHOICES, CODE, DISK, KEEP, Cost, Room, Site, Timeline
+from slimgrad.policy import COMPRESS, Plan, Recompute, RoleBound
 from slimgrad.policy import DISK as DISK_TIER
 from slimgrad.roles import Role
 
@@ -64,10 +66,19 @@ class Planned:
         self._key: list[list[int]] | None = None  # shapes of the inputs that the plan is for
         self._timeline: Timeline | None = None
         self._prediction: Prediction | None = None
+        self._again: Prediction | None = None  # the same step with everything made again that can be
         self._first_step = 0  # bytes that it takes beyond later ones, which know what is needed of a tensor
         self._planned_after = -1  # the step whose measurements the plan is made from; -1: none, the plan is frugal
         self._is_loaded = False
         self._bandwidth = disk_bandwidth(directory) if DISK in self.allowed else ASSUMED
+
+    def makes(self, site: Site) -> bool:
+        """Return whether the tensor saved at this site is made again instead of stored."""
+        return self.choices.get(site) == AGAIN
+
+    @property
+    def makes_any(self) -> bool:
+        return AGAIN in self.choices.values()
 
     def plan(self, site: Site, role: Role, tensor: torch.Tensor, bound: RoleBound) -> Plan:
         """Return how to keep the tensor that is saved at this site."""
@@ -105,8 +116,11 @@ class Planned:
             return torch.empty(source.shape, dtype=source.dtype), torch.empty(0)
 
         work = Workload(module, example, _Loss)
+        bound = session.attached.bound
         try:
-            found = predict(work, len(source), policy=COMPRESS, bound=session.attached.bound)
+            found = predict(work, len(source), policy=COMPRESS, bound=bound)
+            if AGAIN in self.allowed:
+                self._again = predict(work, len(source), policy=Recompute(), bound=bound)
         except Exception as error:  # whatever the model does with values that are not there
             self.remark = f"the model cannot run on fake tensors ({type(error).__name__}): the most frugal plan is used"
             return
@@ -116,7 +130,7 @@ class Planned:
         coded = dict.fromkeys(self._timeline.sites, CODE)
         self._first_step = max(found.peak - self._timeline.peak(coded, self.costs), 0)
         if not is_resumed:
-            self.choices = frugal(self._timeline, self.costs, self.allowed)
+            self.choices = frugal(self._timeline, self.costs, self.allowed, self._sources())
         self.peak = self._peak()
         self.n_plans += 1
         if self.peak > self.limit:
@@ -140,7 +154,7 @@ class Planned:
         assert self._timeline is not None
         self._timeline.room = Room.of_system(touched)
         self._set_costs(last)
-        self.choices = choose(self._timeline, self.costs, self.limit - self._offset(), self.allowed)
+        self.choices = choose(self._timeline, self.costs, self.limit - self._offset(), self.allowed, self._sources())
         self.peak = self._peak()
         self.n_plans += 1
 
@@ -157,14 +171,31 @@ class Planned:
                 continue  # kept in that step: what is known of it stays
             swapped = seconds + 2 * stored / self._bandwidth
             on_disk = 0 if item.nbytes >= MIN_SWAPPED else stored
-            self.costs[site] = Cost(
-                {KEEP: item.nbytes, CODE: stored, DISK: on_disk}, {KEEP: 0.0, CODE: seconds, DISK: swapped}
-            )
+            sizes = {KEEP: item.nbytes, CODE: stored, DISK: on_disk}
+            times = {KEEP: 0.0, CODE: seconds, DISK: swapped}
+            if (again := self._made_again(item)) is not None:
+                sizes[AGAIN], times[AGAIN] = again
+            self.costs[site] = Cost(sizes, times)
+
+    def _made_again(self, item: Item) -> tuple[int, float] | None:
+        """Return what is stored of a tensor that is made again, its signs or nothing, and how long making it takes."""
+        site = item.path, item.number
+        again = None if self._again is None else self._again.again.get(site)
+        if self._again is None or again is None or again.nbytes != item.nbytes:
+            return None
+        stored = sum(other.stored for other in self._again.items if (other.path, other.number) == site)
+        return stored, again.n_calls * again.nbytes / making_bandwidth()
+
+    def _sources(self) -> dict[Site, Site]:
+        """Return from what tensors are made again, where that has a choice too; see choices.py."""
+        again = {} if self._again is None else self._again.again
+        return {site: one.source for site, one in again.items() if one.source in self.costs and one.source is not None}
 
     def _has_drifted(self, last: Sums) -> bool:
         """Return whether the bytes that a step stored are not those of the plan any more."""
         paths = {site[0] for site, choice in self.choices.items() if choice != KEEP}
-        planned = sum(self.costs[site].nbytes[CODE] for site, choice in self.choices.items() if choice != KEEP)
+        costs = {site: self.costs[site].nbytes for site, choice in self.choices.items() if choice != KEEP}
+        planned = sum(nbytes[AGAIN if self.makes(site) else CODE] for site, nbytes in costs.items())
         stored = sum(coded.nbytes_out for (path, _), coded in last.coded.items() if path in paths)
         return abs(stored - planned) > DRIFT * max(planned, 1)
 

@@ -7,8 +7,8 @@ that the peak of any other choice follows by arithmetic:
     kept       counts from when the original would be gone, and needs no room in the pool
     made again counts while it is read; for a moment twice, with what it is made from
     coded      counts in the pool, and while it is read a second time, decoded
-    on disk    the same, but coded bytes are in the pool only on their way: until the next tensor was stored, and from
-               two reads ahead on (see fake_disk.py)
+    on disk    the same, but coded bytes are in the pool only on their way: for one operator after they were stored,
+               and from two reads ahead on (see fake_disk.py)
 
 The pool does not shrink within a step, and part of it stays for the next (Note [What stays warm] in storage/heap.py).
 """
@@ -19,7 +19,6 @@ import math
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -131,9 +130,7 @@ class Timeline:
 
 def _moves(items: Sequence[Item]) -> dict[int, list[tuple[int, int]]]:
     """Return by item when its bytes are in memory on their way to the disk and back."""
-    found = {id(item): [(item.born, item.born + 1)] for item in items}
-    for item, following in pairwise(items):
-        found[id(item)] = [(item.born, following.born + 1)]
+    found = {id(item): [(item.born, item.born + 2)] for item in items}
     reads = sorted((item for item in items if item.read), key=lambda item: item.read)
     for number, item in enumerate(reads):
         found[id(item)].append((reads[max(number - AHEAD, 0)].read, item.read + 1))
