@@ -12,6 +12,7 @@ namespace slimgrad {
 namespace {
 
 #include "groups.inc"
+#include "plane_groups.inc"
 
 #include "nested_encode.inc"
 #include "nested_decode.inc"

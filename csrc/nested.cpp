@@ -10,7 +10,7 @@
 namespace slimgrad {
 namespace {
 
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kVersion = 2, kOldest = 1;  // written, and read: version 1 is version 2 without groups
 
 int64_t block_count(int64_t n) { return (n + SLIMGRAD_BLOCK - 1) / SLIMGRAD_BLOCK; }
 
@@ -79,7 +79,8 @@ int64_t parse(const uint8_t* payload, int64_t nbytes, int32_t dtype, ChosenCode&
   if (nbytes < static_cast<int64_t>(sizeof header)) return -1;
   std::memcpy(&header, payload, sizeof header);
   const bool affine = header.flags & SLIMGRAD_AFFINE;
-  if (header.version != kVersion || header.seed || header.flags > (SLIMGRAD_AFFINE | SLIMGRAD_MIDDLE)) return -1;
+  if (header.version < kOldest || header.version > kVersion || header.seed) return -1;
+  if (header.flags > (SLIMGRAD_AFFINE | SLIMGRAD_MIDDLE)) return -1;
   if (!affine && (header.flags || header.rice)) return -1;
   if (header.levels < 1 || header.levels > SLIMGRAD_MAX_LEVELS || header.rice > SLIMGRAD_MAX_RICE) return -1;
   if (header.channels < 1 || header.inner < 1 || header.inner > INT64_MAX) return -1;

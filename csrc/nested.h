@@ -12,25 +12,30 @@ constexpr int kGroups = SLIMGRAD_BLOCK / kGroup;         // mask words per block
 constexpr int kMaxPlanes = SLIMGRAD_MAX_LEVELS + 1;      // one per level and the escape plane
 constexpr int kPlaneNbytes = kGroups * 8;                // a full plane
 constexpr int kBodySlack = 64;                           // bit reader and writer touch at most this much beyond the end
-// plane 0 full, sign, rice and unary planes at most as long, and every value escaped
+// plane 0 full, sign, rice and unary planes at most as long, a flag per four bits, and every value escaped
 constexpr int kBlockNbytesMax =
-    (kMaxPlanes + 1 + SLIMGRAD_MAX_RICE) * (kPlaneNbytes + 4) + SLIMGRAD_BLOCK * 4 + kBodySlack;
+    (kMaxPlanes + 1 + SLIMGRAD_MAX_RICE) * (kPlaneNbytes * 5 / 4 + 8) + SLIMGRAD_BLOCK * 4 + kBodySlack;
 
 enum BlockKind : uint8_t { kNonNegative = 0, kSigned = 1, kRaw = 2 };
 
 struct BlockEntry {      // little-endian, 8 bytes, one per block in front of the blocks
   uint32_t offset;       // of the block's first byte behind the index, in units of 4 bytes
-  uint8_t kind;          // BlockKind
+  uint8_t form;          // bits 0 and 1: BlockKind; 2: whether plane 0 is grouped; 3 to 7: how many of the last planes are
   uint8_t planes;        // unary planes that are not empty, the escape plane included
   uint16_t escapes;      // values kept exactly
+
+  int kind() const { return form & 3; }
+  bool is_first_grouped() const { return form >> 2 & 1; }
+  int grouped() const { return form >> 3; }
 };
 static_assert(sizeof(BlockEntry) == 8);
 
-struct BlockMasks {                         // 66 KiB: one block's planes, before packing and after unpacking
+struct BlockMasks {                         // 68 KiB: one block's planes, before packing and after unpacking
   uint64_t plane[kMaxPlanes][kGroups];
   uint64_t sign[kGroups];
   uint64_t low[SLIMGRAD_MAX_RICE][kGroups];
   uint64_t digit[4][kGroups];               // decoding: how many planes are set, in binary digits
+  uint8_t packed[kPlaneNbytes + kBodySlack];  // the bits of one plane at the positions of the plane before
 };
 
 struct NestedCode {

@@ -26,6 +26,7 @@ KINDS = {
     "subnormal": lambda n: torch.randn(n) * 1e-41,
     "huge": lambda n: torch.randn(n) * 1e37,
     "offset": lambda n: torch.randn(n) + 1000.0,
+    "patches": lambda n: torch.randn(n // 23 + 1).sub(0.5).relu().repeat_interleave(23)[:n] * torch.rand(n).add(0.5),
 }
 WISHES = {
     "coarse": NestedWish(1, 1, False, False, 0.5, 0.0),
@@ -128,7 +129,10 @@ def test_worked_example_of_the_format(kernels):
 
 
 @pytest.mark.parametrize("kernels", [reference, native], ids=["reference", "native"])
-@pytest.mark.parametrize("at, value", [(0, 2), (1, 2), (1, 4), (2, 0), (2, 16), (3, 13), (4, 0), (8, 0), (20, 1)])
+@pytest.mark.parametrize(
+    "at, value",
+    [(0, 0), (0, 3), (1, 2), (1, 4), (2, 0), (2, 16), (3, 13), (4, 0), (8, 0), (20, 1)],
+)
 def test_header_fields_out_of_range_are_rejected(kernels, at, value):
     payload = payload_of(native, torch.randn(1000), WISHES["coarse"])
     payload[at] = value

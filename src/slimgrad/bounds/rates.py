@@ -21,11 +21,11 @@ import numpy as np
 FINEST_STEP, COARSEST_STEP = 2.0**-8, 2.0  # in RMS; beyond, coarser steps buy nothing
 MEASURED_AT = 2.0 ** (np.array((-16, -12, *range(-8, 3))) / 2)
 CURVES = {  # bits per value at those steps
-    "sparse": (5.586, 4.585, 3.574, 3.346, 3.074, 2.846, 2.574, 2.346, 2.078, 1.850, 1.691, 1.588, 1.515),
-    "signed": (11.14, 9.139, 7.141, 6.684, 6.141, 5.684, 5.141, 4.684, 4.143, 3.687, 3.373, 3.167, 3.032),
-    "centred": (11.14, 9.091, 6.973, 6.471, 5.850, 5.321, 4.658, 4.104, 3.398, 2.842, 2.393, 2.004, 1.646),
+    "sparse": (5.574, 4.574, 3.574, 3.332, 3.074, 2.833, 2.574, 2.333, 2.079, 1.839, 1.636, 1.417, 1.222),
+    "signed": (11.14, 9.142, 7.141, 6.654, 6.141, 5.654, 5.141, 4.654, 4.144, 3.657, 3.260, 2.815, 2.436),
+    "centred": (11.14, 9.092, 6.970, 6.440, 5.849, 5.293, 4.656, 4.077, 3.397, 2.814, 2.252, 1.742, 1.417),
 }
-BASE = {"sparse": 1.0, "signed": 0.0, "centred": 0.0}  # of those, what is there however few values are not zero
+BASE = {"sparse": 0.5, "signed": 0.0, "centred": 0.0}  # of those, what where the zeros are takes, roughly
 EXACT_BITS = 32.0
 N_PRICES, SETTLED = 60, 2e-3  # rounds at most; the relative change of all steps from which on there are no more
 PRICE_POWER = 0.7  # of a limit's excess: noise goes with price ** -0.7 to -1, so this neither creeps nor swings

@@ -21,8 +21,10 @@ BLOCK = 16384  # values that share an index entry: small enough for a first-leve
 GROUP = 64  # values per mask word
 AFFINE, MIDDLE = 1, 2  # flags
 MAX_LEVELS, MAX_RICE = 15, 12
-NON_NEGATIVE, SIGNED, RAW = 0, 1, 2  # block kinds
-ENTRY = struct.Struct("<IBBH")  # offset in units of 4 bytes, kind, planes, escapes
+NON_NEGATIVE, SIGNED, RAW = 0, 1, 2  # of blocks: the two lowest bits of their form
+FIRST_GROUPED, N_GROUPED = 2, 3  # in a form: the bit that says so of plane 0, and the first of those that count others
+PLANE_GROUP = 4  # bits of a plane that share a flag
+ENTRY = struct.Struct("<IBBH")  # offset in units of 4 bytes, form, planes, escapes
 
 
 class NestedCode(NamedTuple):
@@ -65,10 +67,10 @@ def encode_body(flat: torch.Tensor, code: NestedCode) -> bytes:
     for first in range(0, flat.numel(), BLOCK):
         x = flat[first : first + BLOCK]
         planes = _quantize(x, first, code)
-        block, escapes = _pack(x, planes, code)
+        block, form, escapes = _pack(x, planes, code)
         raw_nbytes = -(-x.numel() * x.element_size() // 4) * 4
         if len(block) < raw_nbytes:
-            index += ENTRY.pack(offset // 4, planes.kind, len(planes.unary), escapes)
+            index += ENTRY.pack(offset // 4, form, len(planes.unary), escapes)
         else:
             index += ENTRY.pack(offset // 4, RAW, 0, 0)
             block = _padded(x.view(torch.uint8).numpy().tobytes())
@@ -145,39 +147,53 @@ def _rice(
     return planes, low
 
 
-def _pack(x: torch.Tensor, planes: _Planes, code: NestedCode) -> tuple[bytes, int]:
-    """Return one block's bytes and its number of escapes."""
+def _pack(x: torch.Tensor, planes: _Planes, code: NestedCode) -> tuple[bytes, int, int]:
+    """Return one block's bytes, its form, and its number of escapes."""
     if not planes.unary:
-        return b"", 0
+        return b"", planes.kind, 0
     first = planes.unary[0]
     words = torch.zeros(-(-x.numel() // GROUP) * GROUP, dtype=torch.bool)
     words[: x.numel()] = first
-    body = _bits(words)
+    body, is_grouped = _plane(words)
+    form = planes.kind | is_grouped << FIRST_GROUPED
     if planes.kind == SIGNED:
         body += _bits(planes.sign[first])
     for plane in planes.low:
         body += _bits(plane[first])
+    is_grouped = False
     for before, plane in zip(planes.unary, planes.unary[1:], strict=False):
-        body += _bits(plane[before])
+        stream, is_grouped = _plane(plane[before], is_grouped)
+        body += stream
+        form += is_grouped << N_GROUPED
     if len(planes.unary) <= code.levels:
-        return body, 0
+        return body, form, 0
     escaped = x[planes.unary[code.levels]]
-    return body + _padded(escaped.contiguous().view(torch.uint8).numpy().tobytes()), escaped.numel()
+    return body + _padded(escaped.contiguous().view(torch.uint8).numpy().tobytes()), form, escaped.numel()
+
+
+def _plane(bits: torch.Tensor, must_group: bool = False) -> tuple[bytes, bool]:
+    """Return the bits as they are, or in groups where that is smaller or was so of a plane before; and which it is."""
+    groups = torch.nn.functional.pad(bits, (0, -bits.numel() % PLANE_GROUP)).view(-1, PLANE_GROUP)
+    flags = groups.any(1)
+    plain, grouped = _bits(bits), _bits(flags) + _bits(groups[flags].view(-1))
+    return (grouped, True) if must_group or len(grouped) < len(plain) else (plain, False)
 
 
 def _decode_block(
     data: bytes, entry: tuple[int, int, int, int], first: int, code: NestedCode, out: torch.Tensor
 ) -> None:
-    _, kind, n_planes, n_escapes = entry
+    _, form, n_planes, n_escapes = entry
     reader = _Reader(data)
-    if kind == RAW:
+    if form == RAW:
         if n_planes or n_escapes:
             raise CorruptPayload("nested: a raw block has neither planes nor escapes")
         out.view(torch.uint8).copy_(reader.take(out.numel() * out.element_size()))
         return
-    if kind > RAW or n_planes > code.levels + 1 or (n_planes == 0 and n_escapes):
-        raise CorruptPayload(f"nested: unknown block (kind {kind}, {n_planes} planes, {n_escapes} escapes)")
-    unary, sign, low = _unpack(reader, kind, n_planes, code, out.numel())
+    is_empty = n_planes == 0 and n_escapes == 0 and form in (NON_NEGATIVE, SIGNED)
+    is_coded = form & 3 in (NON_NEGATIVE, SIGNED) and form >> N_GROUPED < n_planes <= code.levels + 1
+    if not is_empty and not is_coded:
+        raise CorruptPayload(f"nested: unknown block (form {form}, {n_planes} planes, {n_escapes} escapes)")
+    unary, sign, low = _unpack(reader, form, n_planes, code, out.numel())
     y = _levels(unary, low, code, out.numel())
     if code.flags & AFFINE:
         assert code.scale is not None and code.centre is not None
@@ -197,20 +213,20 @@ def _decode_block(
 
 
 def _unpack(
-    reader: _Reader, kind: int, n_planes: int, code: NestedCode, n: int
+    reader: _Reader, form: int, n_planes: int, code: NestedCode, n: int
 ) -> tuple[list[torch.Tensor], torch.Tensor, list[torch.Tensor]]:
     nothing = torch.zeros(n, dtype=torch.bool)
     if n_planes == 0:
         return [], nothing, []
-    words = reader.bits(-(-n // GROUP) * GROUP)
+    words = reader.plane(-(-n // GROUP) * GROUP, bool(form >> FIRST_GROUPED & 1))
     if words[n:].any():
         raise CorruptPayload("nested: plane 0 is set beyond the last value")
     first = words[:n]
-    sign = reader.scatter(first) if kind == SIGNED else nothing
+    sign = reader.scatter(first) if form & 3 == SIGNED else nothing
     low = [reader.scatter(first) for _ in range(code.rice)]
     unary = [first]
-    for _ in range(1, n_planes):
-        unary.append(reader.scatter(unary[-1]))
+    for number in range(1, n_planes):
+        unary.append(reader.scatter(unary[-1], number >= n_planes - (form >> N_GROUPED)))
     return unary, sign, low
 
 
@@ -247,9 +263,18 @@ class _Reader:
         packed = self.take(-(-count // 32) * 4).numpy()
         return torch.from_numpy(np.unpackbits(packed, bitorder="little")[:count].astype(bool))
 
-    def scatter(self, where: torch.Tensor) -> torch.Tensor:
+    def plane(self, count: int, is_grouped: bool) -> torch.Tensor:
+        """Return so many bits, of which empty groups may have been left out."""
+        if not is_grouped:
+            return self.bits(count)
+        flags = self.bits(-(-count // PLANE_GROUP))
+        groups = torch.zeros(flags.numel(), PLANE_GROUP, dtype=torch.bool)
+        groups[flags] = self.bits(int(flags.sum()) * PLANE_GROUP).view(-1, PLANE_GROUP)
+        return groups.view(-1)[:count]
+
+    def scatter(self, where: torch.Tensor, is_grouped: bool = False) -> torch.Tensor:
         plane = torch.zeros_like(where)
-        plane[where] = self.bits(int(where.sum()))
+        plane[where] = self.plane(int(where.sum()), is_grouped)
         return plane
 
 

@@ -25,7 +25,7 @@ from slimgrad.kernels.reference.nested import (
     ieee_floats,
 )
 
-VERSION = 1
+VERSION, OLDEST = 2, 1  # written, and read: a payload of version 1 is one of version 2 without groups
 HEADER = struct.Struct("<BBBBIQfI")  # version, flags, levels, rice, channels, inner, eps, dither seed (reserved: 0)
 
 SAMPLE_RUN = 64  # values taken in a row when a sample stands for the tensor
@@ -95,8 +95,8 @@ def _parse(data: bytes) -> tuple[NestedCode, bytes]:
     if len(data) < HEADER.size:
         raise CorruptPayload(f"nested: expected a header of {HEADER.size} bytes, got {len(data)}")
     version, flags, levels, rice, channels, inner, _, seed = HEADER.unpack_from(data)
-    if version != VERSION:
-        raise CorruptPayload(f"nested: expected format version {VERSION}, got {version}")
+    if not OLDEST <= version <= VERSION:
+        raise CorruptPayload(f"nested: expected format version {OLDEST} to {VERSION}, got {version}")
     is_known = flags in (0, AFFINE, AFFINE | MIDDLE) and (flags or not rice) and seed == 0
     if not (is_known and 1 <= levels <= MAX_LEVELS and rice <= MAX_RICE and channels >= 1 and 1 <= inner < 2**63):
         raise CorruptPayload(f"nested: no such code (flags {flags}, {levels} levels, rice {rice}, {channels} channels)")
