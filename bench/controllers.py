@@ -2,10 +2,10 @@
 
     python bench/controllers.py [--steps 500] [--only Noise] [--json docs/results/controllers.json]
 
-Two copies of a small ResNet-18 train on the same batches, step by step in turn. One is attached under the bound; the
-other follows it, with the bounds that the first has set and no measurement of its own. So codes and bytes are the same,
-and the ratio of their times is what measuring and deciding cost. Times are those of the process's one thread, which
-other work on the machine disturbs little; the spread is that of ten parts of the run.
+Two copies of a ResNet-18, a quarter as wide, train on the same batches, step by step in turn. One is attached under the
+bound; the other follows it, with the bounds that the first has set and no measurement of its own. So codes and bytes
+are the same, and the ratio of their times is what measuring and deciding cost. Times are those of the process's one
+thread, which other work on the machine disturbs little; the spread is that of ten parts of the run.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class Arm:
         return time.process_time() - start
 
 
-def overhead(bound: Any, steps: int, batch: int) -> dict[str, float]:
+def overhead(bound: Any, steps: int, batch: int, width: float) -> dict[str, float]:
     """Return time with the controller / time without, over all steps and over the parts of the run."""
     torch.manual_seed(0)
-    model = models.build("resnet18", width=0.125, stem="small", classes=10, in_channels=1)
+    model = models.build("resnet18", width=width, stem="small", classes=10, in_channels=1)
     follower = Follower(bound)
     arms = Arm(copy.deepcopy(model), bound), Arm(model, follower)
     follower.leader.append(arms[0].session)
@@ -82,16 +82,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What the controllers of adaptive bounds cost.")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--width", type=float, default=0.25)
     parser.add_argument("--only", choices=BOUNDS, action="append")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     found = {}
     for name in arguments.only or BOUNDS:
-        found[name] = overhead(BOUNDS[name], arguments.steps, arguments.batch)
+        found[name] = overhead(BOUNDS[name], arguments.steps, arguments.batch, arguments.width)
         print(name, ", ".join(f"{key} {value:.3f}" for key, value in found[name].items()), flush=True)
     if arguments.json:
-        record = {"machine": machine.describe(), "steps": arguments.steps, "batch": arguments.batch, "bounds": found}
+        how = {"steps": arguments.steps, "batch": arguments.batch, "width": arguments.width}
+        record = {"machine": machine.describe(), **how, "bounds": found}
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
 
 

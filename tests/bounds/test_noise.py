@@ -10,7 +10,7 @@ import pytest
 
 from slimgrad import Exact, Relative
 from slimgrad.bounds.base import ErrorReading, Reading, Request, SiteReading, site_key
-from slimgrad.bounds.noise import ABSENT, AIM, AIM_OF_LAYER, LEAP, LOOSEN, Noise
+from slimgrad.bounds.noise import ABSENT, AIM, LOOSEN, Noise
 from slimgrad.bounds.rates import FINEST_STEP
 from slimgrad.bounds.sensitivity import START, loads
 from slimgrad.errors import ConfigError
@@ -56,13 +56,6 @@ def test_little_noise_loosens_slowly_and_only_after_a_second_measurement():
     once = bound.update(bound.start(), reading(1, 1e-6))
     assert rel_of(bound, FIRST, once) <= START
     twice = bound.update(once, reading(2, 1e-6))
-    assert START < rel_of(bound, FIRST, twice) <= START * LEAP * (1 + 1e-6)
-
-
-def test_beyond_a_part_of_the_budget_bounds_loosen_in_smaller_steps():
-    bound = Noise(0.05)
-    once = bound.update(bound.start(), reading(1, 0.2 * AIM * 0.05))
-    twice = bound.update(once, reading(2, 0.2 * AIM * 0.05))
     assert START < rel_of(bound, FIRST, twice) <= START * LOOSEN * (1 + 1e-6)
 
 
@@ -120,19 +113,25 @@ def test_a_layer_of_little_energy_is_kept_within_its_own_limit():
     state = bound.start()
     for step in range(1, 5):  # the error is a hundredth of the whole, and as large as the layer's own gradient
         state = bound.update(state, reading(step, 0.01, rel_of(bound, FIRST, state), sites=(FIRST,), share=0.01))
-    assert expected_of(state, "conv1") <= AIM_OF_LAYER * bound.cap * 0.05 * (1 + 1e-6)
+    assert expected_of(state, "conv1") <= bound.cap * 0.05
     assert bound.noise(state) < 0.1 * AIM * 0.05  # so most of the budget is left
 
 
-def test_errors_are_related_to_the_least_energy_that_the_layer_had():
+def load_after(bound, factors):
+    """Return what is expected in a layer that is limited by its cap, and adds so many times its usual noise."""
+    state = bound.start()
+    for step, factor in enumerate(factors, start=1):
+        rel = rel_of(bound, FIRST, state)
+        noise = 0.01 * factor * (rel / START) ** 2
+        state = bound.update(state, reading(step, noise, rel, sites=(FIRST,), share=0.01))
+    return expected_of(state, "conv1")
+
+
+def test_layers_whose_errors_scatter_stay_farther_below_their_limit():
     bound = Noise(0.05)
-    often = bound.update(bound.start(), reading(1, 1e-4, share=0.1))
-    once_small = bound.update(bound.update(bound.start(), reading(1, 1e-4, share=0.001)), reading(2, 1e-4, share=0.1))
-    assert expected_of(once_small, "conv1") > 2 * expected_of(often, "conv1")
-    for step in range(3, 200):
-        once_small = bound.update(once_small, reading(step, 1e-4 * rel_of(bound, FIRST, once_small) ** 2 / START**2,
-                                                      rel_of(bound, FIRST, once_small), share=0.1))  # fmt: skip
-    assert once_small["layers"]["conv1"] == pytest.approx(0.1, rel=0.1)
+    calm, wild = load_after(bound, [1.0] * 20), load_after(bound, [0.4, 2.5] * 10)
+    assert 0.9 * bound.cap * 0.05 < calm < bound.cap * 0.05
+    assert wild < 0.4 * bound.cap * 0.05
 
 
 def test_a_broken_limit_is_said_and_what_causes_it_tightened():
@@ -239,7 +238,7 @@ def test_bounds_are_set_when_all_had_their_turn_and_at_once_when_a_layer_gets_to
     assert [rel_of(bound, site, calm) for site in (FIRST, SECOND)] == before
     alarmed = bound.update(state, errors_of(2, 0.3, FIRST))
     assert rel_of(bound, FIRST, alarmed) < before[0]
-    assert alarmed["loads"]["conv1"] <= AIM_OF_LAYER * bound.cap * 0.05 * (1 + 1e-6)
+    assert alarmed["loads"]["conv1"] < bound.cap * 0.05
     over = bound.update(calm, errors_of(3, 1e-4, SECOND))
     assert rel_of(bound, FIRST, over) > before[0]
 

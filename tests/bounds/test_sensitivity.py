@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from slimgrad.bounds import sensitivity
 from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reading, SiteReading, site_key
-from slimgrad.bounds.sensitivity import ALL, DRIFT_UP, RECOVER, START, loads, lowest, noise_of, shares_of
+from slimgrad.bounds.sensitivity import (
+    ALL,
+    DRIFT,
+    LEARN,
+    LEARN_SPREAD,
+    START,
+    START_SPREAD,
+    loads,
+    noise_of,
+    shares_of,
+    spreads,
+)
 
 NORM, OTHER, CONV = ("norm", 1), ("other", 1), ("conv", 1)
 
@@ -19,11 +32,14 @@ def known(*sites):
     return {site_key(site): sensitivity.seen(None, site_reading(site), 1.0) for site in sites}
 
 
+def reading_of(*errors, layers=None, step=1):
+    return Reading(step, 1.0, (), errors=errors, layers=layers or {"norm": 0.1, "conv": 0.4, "first": 0.5})
+
+
 def learn(sites, *errors, layers=None, step=1):
-    reading = Reading(step, 1.0, (), errors=errors, layers=layers or {"norm": 0.1, "conv": 0.4, "first": 0.5})
-    lows = lowest({}, reading, loads(sites) if sites else {})
+    reading = reading_of(*errors, layers=layers, step=step)
     for error in errors:
-        sensitivity.measure(sites, error, reading, lows, {ALL: 0.0})
+        sensitivity.measure(sites, error, reading, {ALL: 0.0})
 
 
 def test_own_and_near_and_far_add_up_without_counting_anything_twice():
@@ -51,7 +67,7 @@ def test_sites_of_a_role_follow_one_that_was_followed():
     sites = known(NORM, OTHER)
     before = sites["other#1"]["far"]["noise"]
     learn(sites, ErrorReading((NORM,), 2 * before * START**2, {}, "far"))
-    assert sites["other#1"]["far"]["noise"] == pytest.approx(before * 2**DRIFT_UP)
+    assert sites["other#1"]["far"]["noise"] == pytest.approx(before * 2**DRIFT)
 
 
 def test_what_is_far_follows_what_is_near():
@@ -59,7 +75,7 @@ def test_what_is_far_follows_what_is_near():
     learn(sites, ErrorReading((NORM,), 0.001, {}, "near"))
     before = sites["norm#1"]["far"]["noise"]
     learn(sites, ErrorReading((NORM,), 0.003, {}, "near"))
-    assert sites["norm#1"]["far"]["noise"] == pytest.approx(before * 3**DRIFT_UP)
+    assert sites["norm#1"]["far"]["noise"] == pytest.approx(before * 3**DRIFT)
 
 
 def test_sites_without_a_measurement_get_the_mean_of_their_role():
@@ -69,25 +85,36 @@ def test_sites_without_a_measurement_get_the_mean_of_their_role():
     assert sites["other#1"]["own"]["noise"] == pytest.approx(0.01 / START**2)
 
 
-def test_a_share_rises_at_once_and_falls_slowly():
+def share_of(sites, layer="norm"):
+    return sites["norm#1"]["own"]["shares"][layer] * START**2
+
+
+def test_figures_are_means_of_what_was_found():
     sites = known(NORM)
-    for noise in (0.01, 0.02, 0.001):
+    for noise in (0.01, 0.02, 0.0):
         learn(sites, ErrorReading((NORM,), noise, {"norm": noise}))
-    share = sites["norm#1"]["own"]["shares"]["norm"] * START**2 * 0.1
-    assert 0.01 < share < 0.02
+    assert share_of(sites) * 0.1 == pytest.approx((0.01 + LEARN * 0.01) * (1 - LEARN))
 
 
-def test_the_least_energy_falls_at_once_and_rises_slowly():
-    lows = lowest({"conv": 0.1}, Reading(1, 1.0, (), layers={"conv": 0.01, "new": 0.0}), {})
-    assert lows == {"conv": pytest.approx(0.01), "new": NEGLIGIBLE}
-    again = lowest(lows, Reading(2, 1.0, (), layers={"conv": 0.1}), {})
-    assert again["conv"] == pytest.approx(0.01 + RECOVER * 0.09)
-    assert again["new"] == NEGLIGIBLE
+def test_an_error_is_related_to_the_gradient_without_it_and_to_no_less_than_is_looked_at():
+    error = ErrorReading((NORM,), 0.001, {"norm": 0.001})
+    noisy, tiny = known(NORM), known(NORM)
+    sensitivity.measure(noisy, error, reading_of(error), {"norm": 2.0})
+    learn(tiny, error, layers={"norm": 0.0})
+    assert share_of(noisy) == pytest.approx(0.001 / (0.1 / 3.0))
+    assert share_of(tiny) == pytest.approx(0.001 / NEGLIGIBLE)
 
 
-def test_what_was_seen_of_a_layer_is_gradient_and_error():
-    noisy = lowest({}, Reading(1, 1.0, (), layers={"conv": 0.3}), {"conv": 2.0})
-    assert noisy["conv"] == pytest.approx(0.1)
+def test_the_spread_of_a_layer_is_how_far_measurements_lie_from_what_was_expected():
+    sites, same, grown = known(NORM), *(ErrorReading((NORM,), e, {"norm": e}) for e in (0.001, 0.001 * math.e))
+    assert spreads({}, sites, reading_of(same), {}) == {}  # nothing was expected yet
+    learn(sites, same)
+    whole, tenth = loads(sites), {"norm": 10 * loads(sites)["norm"]}
+    quiet = {"norm": 0.0}
+    assert spreads({}, sites, reading_of(same), {**whole, "norm": 0.01})["norm"] < START_SPREAD
+    assert spreads(quiet, sites, reading_of(grown), {"norm": 1e-9})["norm"] == pytest.approx(LEARN_SPREAD, rel=1e-3)
+    little = spreads(quiet, sites, reading_of(grown), tenth)["norm"]
+    assert 0.0 < little < 0.5 * LEARN_SPREAD
 
 
 def test_convolutions_start_from_the_formula_and_norms_from_what_is_typical():

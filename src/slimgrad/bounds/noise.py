@@ -8,9 +8,8 @@ How: what each site adds to the gradient and to each layer is measured in the ru
 
     sites         what is known of each, and its bound; see sensitivity.py
     loads         the noise expected in all and in each layer, as a share of its gradient
-    layers        the least share of the gradient's energy that each has had lately
+    spreads       by layer, how far measurements lie from what was expected; see Note [Spread] in sensitivity.py
     calibration   measured / expected noise in audits, a slow mean
-    pressure      by layer, where an audit found more noise than its limit: the factor by which it is now mistrusted
     broken        by layer, whose limit a measurement or an audit found exceeded: the step, and the share of the last
 
 Bounds are set anew when all sites that were due have had their turn, every few steps until then, and at once when a
@@ -32,14 +31,23 @@ from slimgrad.bounds import sensitivity
 from slimgrad.bounds.base import FIRST_STEPS, NEGLIGIBLE, Reading, Request, Site, State, is_due, site_key, site_of
 from slimgrad.bounds.fixed import Exact, Relative
 from slimgrad.bounds.rates import FINEST_STEP, Item, cheapest, factor_of
-from slimgrad.bounds.sensitivity import ALL, PARTS, START, Sites, loads, noise_of, shares_of, unknown_share
+from slimgrad.bounds.sensitivity import (
+    ALL,
+    PARTS,
+    START,
+    START_SPREAD,
+    Sites,
+    loads,
+    noise_of,
+    shares_of,
+    unknown_share,
+)
 from slimgrad.errors import ConfigError
 
 AIM = 0.8  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
-AIM_OF_LAYER = 0.35  # of the limit of a layer
+SIGMAS = 2.0  # between what is aimed at in a layer and its limit, by the spread of what was measured in it
 QUOTA, FIRST_QUOTA = 1 / 16, 1 / 8  # of all values: originals that may be kept in one step; until each was measured
-LOOSEN, LEAP = 2.0**0.5, 2.0  # at most, from one measurement to the next; as long as little noise is expected ...
-LITTLE = 1 / 4  # ... of what is aimed at
+LOOSEN = 2.0  # at most, from one measurement to the next
 SET_EVERY = 5  # steps, while some sites wait for their turn
 ALARM = 1.2  # x what is aimed at: expected from here on, bounds are set anew at once
 ABSENT = 5  # steps until a site that did not run in its turn has another
@@ -47,7 +55,6 @@ SURPRISE = 1.5  # x what was known of a site: from here on, its next turn comes 
 SMALL = 1 / 500  # of all values: the smallest tensors, up to this much in all, are coded as finely as can be
 FORGET = 0.5  # per round: what was known of a site that is exact now
 CALIBRATE, CALIBRATED = 0.2, (0.25, 4.0)  # weight of an audit, and limits of what audits may do
-MOST_PRESSURE = 8.0
 WORTH_A_REMARK = 0.05  # share of the values: small tensors are exact where that is cheap
 
 
@@ -74,7 +81,7 @@ class Noise:
             )
 
     def start(self) -> State:
-        return {"calibration": 1.0, "sites": {}, "loads": {}, "layers": {}, "pressure": {}, "broken": {}}
+        return {"calibration": 1.0, "sites": {}, "loads": {}, "spreads": {}, "broken": {}}
 
     def at(self, site: Site, state: State) -> Exact | Relative:
         entry = state["sites"].get(site_key(site))
@@ -97,12 +104,12 @@ class Noise:
     def update(self, state: State, reading: Reading) -> State:
         known, step = state["sites"], reading.step
         sites = {key: dict(entry) for key, entry in known.items()}
-        layers = sensitivity.lowest(state["layers"], reading, state["loads"])
         for one in reading.sites:
             key = site_key(one.site)
             sites[key] = sensitivity.seen(sites.get(key), one, reading.energy)
+        spreads = sensitivity.spreads(state["spreads"], sites, reading, state["loads"])
         for error in reading.errors:
-            sensitivity.measure(sites, error, reading, layers, state["loads"])
+            sensitivity.measure(sites, error, reading, state["loads"])
         self._give_turns(sites, known, reading)
         if is_due(step, self.every):
             _forget(sites)
@@ -112,13 +119,13 @@ class Noise:
             for layer, value in error.layers.items()
             if value > self.cap * self.e2 * max(reading.layers.get(layer, 0.0), NEGLIGIBLE * reading.energy)
         }
-        state = {**state, "sites": sites, "layers": layers, "broken": {**state["broken"], **broken}}
+        state = {**state, "sites": sites, "spreads": spreads, "broken": {**state["broken"], **broken}}
         state["loads"] = sensitivity.moved(state["loads"], known, sites)
         is_waiting = any(entry["rel"] and entry["due"] <= step for entry in sites.values())
         is_time = not is_waiting or step % SET_EVERY == 0 or len(sites) > len(known)
         if is_time or self._is_alarming(state):
             sensitivity.fill_in(sites)
-            state["loads"] = self._spend(sites, state["calibration"], state["pressure"])
+            state["loads"] = self._spend(sites, state["calibration"], spreads)
         return state
 
     def noise(self, state: State) -> float | None:
@@ -132,17 +139,17 @@ class Noise:
             return state
         low, high = CALIBRATED
         calibration = min(high, max(low, state["calibration"] * (measured / expected) ** CALIBRATE))
-        before, aim = state["pressure"], AIM_OF_LAYER * self.cap * self.e2
-        factors = {layer: before.get(layer, 1.0) ** (1 - CALIBRATE) * max(1.0, s / aim) for layer, s in layers.items()}
-        pressure = {layer: min(MOST_PRESSURE, factor) for layer, factor in factors.items() if factor > 1.01}
+        known, loads = state["spreads"], state["loads"]
+        ratios = {layer: share / loads[layer] for layer, share in layers.items() if loads.get(layer)}
+        spreads = {**known, **{layer: sensitivity.spread_of(known, layer, ratio) for layer, ratio in ratios.items()}}
         broken = {layer: [step, share] for layer, share in layers.items() if share > self.cap * self.e2}
         sites = {key: dict(entry) for key, entry in state["sites"].items()}
         return {
             **state,
-            "loads": self._spend(sites, calibration, pressure),
+            "loads": self._spend(sites, calibration, spreads),
             "sites": sites,
             "calibration": calibration,
-            "pressure": pressure,
+            "spreads": spreads,
             "broken": {**state["broken"], **broken},
         }
 
@@ -175,7 +182,7 @@ class Noise:
             if key in wanted:
                 is_surprise = key in known and noise_of(entry) > SURPRISE * noise_of(known[key])
                 entry["due"] = self._next_round(reading.step)
-                if reading.step >= FIRST_STEPS[-1] and not is_surprise:
+                if reading.step >= self.every and not is_surprise:
                     entry["due"] += self.every
                 entry["fresh"] = entry["fresh"] and not is_surprise
             elif key not in seen and entry["due"] <= reading.step:
@@ -186,22 +193,24 @@ class Noise:
         return next((first for first in FIRST_STEPS if first > step), (step // self.every + 1) * self.every)
 
     def _is_alarming(self, state: State) -> bool:
-        loads, pressure = state["loads"], state["pressure"]
-        aims = {layer: AIM if layer == ALL else AIM_OF_LAYER * self.cap / pressure.get(layer, 1.0) for layer in loads}
+        loads, spreads = state["loads"], state["spreads"]
         expected = self.noise(state) or 0.0
         return expected > ALARM * AIM * self.e2 or any(
-            load > ALARM * aims[layer] * self.e2 for layer, load in loads.items()
+            load > ALARM * self._aim(layer, spreads) for layer, load in loads.items()
         )
 
-    def _spend(self, sites: Sites, calibration: float, pressure: Mapping[str, float]) -> dict[str, float]:
+    def _aim(self, layer: str, spreads: Mapping[str, float]) -> float:
+        """Return the share of a layer's gradient that is aimed at: so far below its limit as measurements scatter."""
+        spread = spreads.get(layer, START_SPREAD)
+        return self.e2 * (AIM if layer == ALL else self.cap * math.exp(-SIGMAS * math.sqrt(spread)))
+
+    def _spend(self, sites: Sites, calibration: float, spreads: Mapping[str, float]) -> dict[str, float]:
         """Choose the bounds of all sites, in place, and return the noise that is then expected."""
         small = _small(sites)
         keys = list(sites)
         unknown = {role: unknown_share(sites, role) for role in {entry["role"] for entry in sites.values()}}
-        expected = calibration * sum(noise_of(entry) * entry["rel"] ** 2 for entry in sites.values())
-        loosen = LEAP if expected < LITTLE * AIM * self.e2 else LOOSEN
-        items = [self._item(sites[key], key in small, unknown[sites[key]["role"]], loosen) for key in keys]
-        steps = cheapest(items, AIM * self.e2 / calibration, self._limits(sites, pressure))
+        items = [self._item(sites[key], key in small, unknown[sites[key]["role"]]) for key in keys]
+        steps = cheapest(items, AIM * self.e2 / calibration, self._limits(sites, spreads))
         for key, step in zip(keys, steps, strict=True):
             entry = sites[key]
             rel = step / 2.0 / entry["unit"]
@@ -210,22 +219,22 @@ class Noise:
             entry["rel"] = rel
         return loads(sites)
 
-    def _item(self, entry: State, is_small: bool, unknown: float, loosen: float) -> Item:
+    def _item(self, entry: State, is_small: bool, unknown: float) -> Item:
         unit, rel, finest = entry["unit"], entry["rel"], FINEST_STEP / 2.0 / entry["unit"]
         is_known = entry["near"]["n"] >= 2 and entry["far"]["n"] if entry["travels"] else entry["own"]["n"] >= 2
-        limit = max(rel * loosen if entry["fresh"] and is_known else rel, finest)
+        limit = max(rel * LOOSEN if entry["fresh"] and is_known else rel, finest)
         if not entry["own"]["n"] and unknown > 0:
-            limit = min(limit, math.sqrt(AIM_OF_LAYER * self.cap * self.e2 / unknown))
+            limit = min(limit, math.sqrt(self._aim("", {}) / unknown))
         coarsest = 2.0 * (finest if is_small else min(1.0, limit)) * unit
         factor = factor_of(entry["curve"], 2.0 * max(entry["seen"], finest) * unit, entry["bits"])
         return Item(entry["numel"], entry["curve"], factor, noise_of(entry) / (2.0 * unit) ** 2, coarsest)
 
-    def _limits(self, sites: Sites, pressure: Mapping[str, float]) -> np.ndarray:
+    def _limits(self, sites: Sites, spreads: Mapping[str, float]) -> np.ndarray:
         """Return one row per layer: what a step of 1 RMS at each site adds, as a share of what the layer may suffer."""
         layers, shares = shares_of(sites)
-        aims = [AIM if layer == ALL else AIM_OF_LAYER * self.cap / pressure.get(layer, 1.0) for layer in layers]
+        aims = np.array([self._aim(layer, spreads) for layer in layers])
         units = np.array([entry["unit"] for entry in sites.values()])
-        return shares / (2.0 * units) ** 2 / (self.e2 * np.array(aims)[:, None])
+        return shares / (2.0 * units) ** 2 / aims[:, None]
 
 
 def _most_noise_first(keys: Iterable[str], sites: Sites) -> list[str]:
