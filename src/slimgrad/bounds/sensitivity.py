@@ -9,7 +9,22 @@ A site's entry, a plain dict:
                       its way, and to all that its error travels to, these included. noise: a share of the whole
                       gradient; shares: of each layer's own gradient; n and at: measurements, and the step of the last
     fresh             whether a measurement came since the bound was last loosened
-    due               the step from which on it is to be measured again; see Note [When]. Rounds begin at the first steps and then every so often. Networks change fast at first, so that each site
+    due               the step from which on it is to be measured again; see Note [When]
+
+Noise grows with the square of the bound and the noises of sites add up (docs/bounds.md has both measured), so these
+numbers say what any choice of bounds adds, in all and to each layer.
+
+Note [Spread]. Figures are means of what was found: without a margin, so that all that is promised can be used. The
+margin is kept elsewhere, and is measured too. Errors of a layer scatter from batch to batch, some by a tenth, some
+tenfold: gradients of layers with few parameters cancel out in some batches, and a large even part of a map is rounded
+as one, by anything from nothing to half a step as the network moves. So every measurement also says how far it lies
+from what was expected, and the spread of a layer is the mean square of the logarithm of that ratio. How far the truth
+of audits lies from what is expected goes with it: in units of it, the same in a wide ResNet-18 and in narrow networks.
+
+Note [Kin]. Where an error goes is believed of the site itself and of no other: the noise of a GPT's last norm grew
+800-fold in 120 steps, unseen, while those of its other norms hardly changed.
+
+Note [When]. Rounds begin at the first steps and then every so often. Networks change fast at first, so that each site
 has a turn in every round; later, one that was found as expected sits out the next.
 """
 
