@@ -20,10 +20,11 @@ import copy
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -32,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import slimgrad
-from slimgrad.lab import models
+from slimgrad.lab import machine, models
 from slimgrad.storage import Arena, Buffers
 
 WARM_UP = 3
@@ -43,11 +44,17 @@ class LooseSlot:
     """Coded bytes in a tensor of their own."""
 
     def __init__(self, payload: torch.Tensor) -> None:
-        self.payload, self.nbytes = payload, payload.numel()
+        self.payload, self.nbytes, self.address = payload, payload.numel(), payload.data_ptr()
 
 
 class NoArena(Arena):
     """What a codec gets without an arena: scratch memory, and a copy of what was used."""
+
+    def reserve(self, nbytes: int) -> Any:
+        return LooseSlot(torch.empty(nbytes, dtype=torch.uint8))
+
+    def settle(self, slot: Any, used: int) -> None:
+        slot.__init__(slot.payload[:used].clone())
 
     def room(self, nbytes: int) -> torch.Tensor:
         return torch.empty(nbytes, dtype=torch.uint8)
@@ -61,6 +68,9 @@ class NoBuffers(Buffers):
 
     def take(self, nbytes: int, unit: int = 64) -> torch.Tensor:
         return torch.empty(nbytes, dtype=torch.uint8)
+
+    def take_array(self, shape: Sequence[int], dtype: np.dtype, strides: Sequence[int], nbytes: int) -> torch.Tensor:
+        return torch.from_numpy(np.ndarray(shape, dtype, self.take(nbytes).numpy(), 0, strides))
 
 
 class Allocations(TorchDispatchMode):
@@ -187,7 +197,9 @@ def main() -> None:
     Console().print(table)
     if arguments.json:
         setup = {name: getattr(arguments, name) for name in ("model", "batch", "size", "rounds", "threads")}
-        arguments.json.write_text(json.dumps({"setup": setup, "rows": rows}, indent=1) + "\n")
+        arguments.json.write_text(
+            json.dumps({"machine": machine.describe(), "setup": setup, "rows": rows}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

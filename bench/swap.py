@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 import slimgrad
-from slimgrad.lab import models
+from slimgrad.lab import machine, models
 from slimgrad.lab.control_group import disk_group, join
 from slimgrad.report.memory import reset_resident_peak, resident_now, resident_peak
 from slimgrad.storage.disk import default_directory
@@ -150,7 +150,8 @@ def main() -> None:
     rows = run(arguments)
     show(rows)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"setup": _setup(arguments), "rows": rows}, indent=1) + "\n")
+        found = {"machine": machine.describe(), "setup": _setup(arguments), "rows": rows}
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _setup(arguments: argparse.Namespace) -> dict[str, object]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from slimgrad import Budget, Compress, ConfigError, Exact, Hybrid, Recompute, Relative, Swap, attach
+from slimgrad.lab.machine import ASK_FOR_HUGE_PAGES
 from slimgrad.planner.fake_run import Workload, predict, sgd
 from slimgrad.planner.meters import Live
 from slimgrad.planner.planned import _Loss
@@ -186,3 +191,46 @@ def test_under_a_loose_bound_coding_is_smaller_and_nothing_is_made_again_at_firs
     with attach(task.net, task.criterion, bound=Relative(0.5), policy=Budget(int(low / 0.94), "live")) as session:
         task.step()
         assert set(session.planned.choices.values()) == {CODE}
+
+
+RESIDENT = """
+import sys, torch
+from torch import nn
+import slimgrad
+from slimgrad.planner.out_of_memory import give_back_memory
+from slimgrad.report.memory import reset_resident_peak, resident_now, resident_peak
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+blocks = [part for _ in range(16) for part in (nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8), nn.ReLU())]
+net = nn.Sequential(nn.Conv2d(3, 8, 1), *blocks, nn.AvgPool2d(64), nn.Flatten(), nn.Linear(8, 10))
+x = torch.randn(64, 3, 64, 64)
+net(x[:1]).sum().backward()  # what is loaded on first use is there
+give_back_memory()
+base, more = resident_now(), int(sys.argv[1]) << 20
+session = slimgrad.attach(net, bound=slimgrad.Relative(0.5), policy=slimgrad.Budget(base + more)) if more else None
+for _ in range(3):
+    give_back_memory()
+    reset_resident_peak()
+    net(x).sum().backward()
+    print((resident_peak() - base) >> 20)
+print((session.planned.peak - base) >> 20 if session else 0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the high-water mark is read from /proc")
+def test_the_resident_set_of_a_fresh_process_stays_within_the_budget():
+    more = 220  # MiB beyond torch itself; plain needs 290, everything coded 150
+
+    def peaks(budget: int) -> list[int]:
+        command = [sys.executable, "-c", RESIDENT, str(budget)]
+        environment = {**os.environ, **ASK_FOR_HUGE_PAGES}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        return [int(line) for line in done.stdout.split()]
+
+    *plain, _ = peaks(0)
+    assert min(plain) > more + 30
+    *slim, predicted = peaks(more)
+    assert max(slim) <= more
+    assert slim[-1] == pytest.approx(predicted, abs=0.1 * more)
+    assert slim[-1] > 0.6 * more, "the room that there is, is used"
