@@ -1,6 +1,7 @@
 """Twenty budgets for one step: is what the planner says fits, or not, right?
 
     python bench/budgets.py [--model resnet18] [--batch 8] [--size 112] [--json docs/results/budgets.json]
+    python bench/budgets.py --bound exact --low 1.03 --high 1.02 --json docs/results/budgets_exact.json
 
 Budgets of live bytes lie evenly between a little less than the step takes with everything coded and a little more than
 it takes in plain PyTorch. A budget that is accepted is right if the peak of the first steps, planned frugally and then
@@ -80,13 +81,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--size", type=int, default=112)
     parser.add_argument("--bound", default="relative:0.5")
+    parser.add_argument("--low", type=float, default=0.97, help="the first budget, in multiples of everything coded")
+    parser.add_argument("--high", type=float, default=1.1, help="the last budget, in multiples of plain PyTorch")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     setup = Setup(arguments.model, arguments.batch, arguments.size, arguments.bound, threads=1)
     material = Material(setup)
     coded, plain = (peak_under(material, policy)[0] for policy in (slimgrad.Compress(), None))
     verdicts = []
-    for budget in np.linspace(0.97 * coded, 1.1 * plain, N_BUDGETS):
+    for budget in np.linspace(arguments.low * coded, arguments.high * plain, N_BUDGETS):
         verdict = judge(material, int(budget), coded)
         verdicts.append(verdict)
         sizes = f"{verdict.predicted / MIB:8.1f} predicted {verdict.measured / MIB:8.1f} measured"

@@ -145,7 +145,7 @@ class Planned:
         would += [] if DISK in self.allowed else ["policy=slimgrad.Hybrid(...), which swaps to disk"]
         raise ConfigError(
             f"expected a step that fits in {self.budget / MIB:,.0f} MiB less {RESERVE:.0%}, got a predicted peak of "
-            f"{self.peak / MIB:,.0f} MiB with everything coded ({base / MIB:,.0f} MiB are there before the step); "
+            f"{self.peak / MIB:,.0f} MiB with the most frugal plan ({base / MIB:,.0f} MiB are there before the step); "
             f"this would fit: {', '.join(would)}"
         )
 
