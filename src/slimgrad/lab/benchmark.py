@@ -84,7 +84,8 @@ HEAD = (
     "Written by `python bench/accuracy.py --table` from the runs in `docs/results/accuracy`; `bench/accuracy.py` adds "
     "those that are missing. The same seeds in all arms: equal first weights and equal batches. Differences are taken "
     "seed by seed, with 95 % intervals by Student's distribution. Reduced networks, one thread a run; nothing here is "
-    "ImageNet."
+    "ImageNet. Runs were made at different times beside other work, so steps and times do not compare: `bench/step.py` "
+    "is for that."
 )
 
 
