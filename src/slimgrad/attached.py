@@ -5,7 +5,6 @@ Modules are held weakly: a session does not keep a model alive, and ends when th
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +38,7 @@ class Attached:
             self.root_paths.add(prefix)
             for name, module in root.named_modules():
                 self._add(module, f"{prefix}.{name}".strip("."))
-        _check_rules(rules, list(self.paths.values()))
+        self._idle_rules = [rule for rule in rules if not any(_matches(path, rule) for path in self.paths.values())]
         _attached.update(roots)
 
     def _add(self, module: nn.Module, path: str) -> None:
@@ -65,6 +64,12 @@ class Attached:
             matches = (rule for pattern, rule in self.rules.items() if _matches(path, pattern))
             bound = self._bounds[path] = next(matches, self.bound)
         return bound
+
+    def remarks(self) -> list[str]:
+        """Return the rules that hold nowhere: a wrong letter leaves a layer under another bound."""
+        known = [path for path in self.paths.values() if path]
+        some = ", ".join(known[:4]) + (" ..." if len(known) > 4 else "")
+        return [f"rules={{{rule!r}: ...}} matches no attached module; they are {some}" for rule in self._idle_rules]
 
     def constants(self) -> set[torch.UntypedStorage]:
         """Return the storages of all parameters and buffers, as they are now."""
@@ -173,16 +178,4 @@ def _check(roots: tuple[nn.Module, ...], bound: Adaptive, rules: Mapping[str, Ad
         if not hasattr(value, "at"):
             raise ConfigError(
                 f"expected {name} to be a bound, such as Noise(0.05), Relative(0.25) or Exact(), got {value!r}"
-            )
-
-
-def _check_rules(rules: Mapping[str, Adaptive], paths: list[str]) -> None:
-    """Raise ConfigError for a rule that holds nowhere: a wrong letter would leave a layer under another bound."""
-    for pattern, rule in rules.items():
-        if not any(_matches(path, pattern) for path in paths):
-            named = [path for path in paths if path]
-            like = difflib.get_close_matches(pattern, named, 1, 0.0) or ["*"]
-            raise ConfigError(
-                f"expected rules for modules that are attached, got {pattern!r}, which matches none of "
-                f"{', '.join(named[:8])}{' ...' if len(named) > 8 else ''}; write rules={{{like[0]!r}: {rule!r}}}"
             )

@@ -192,7 +192,8 @@ class Session:
         self.progress.begin_forward()  # whatever comes next belongs to the next step
         storage = {"pools at most": self.shelf.arena.nbytes_peak, **self.shelf.tiers.sizes()}
         remarks = (
-            self.progress.remarks()
+            self.attached.remarks()
+            + self.progress.remarks()
             + self.shelf.tiers.remarks()
             + ([] if self.planned is None else self.planned.remarks())
             + ([] if self.last_audit is None else [self.last_audit.summary()])
