@@ -62,7 +62,7 @@ def through_training(runs: list[dict[str, Any]], path: Path) -> None:
         rows[1][column].set(xlabel="step", yscale="log")
     rows[0][0].set(ylabel="noise / e2 (dotted: expected)")
     rows[1][0].set(ylabel="most in a layer / 4 e2")
-    rows[0][0].legend(title="e2", fontsize=8)
+    rows[0][-1].legend(title="e2", fontsize=8)
     save(figure, path)
 
 
