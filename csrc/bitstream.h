@@ -17,7 +17,7 @@ inline void store64(uint8_t* p, uint64_t word) { std::memcpy(p, &word, 8); }
 // Writes whole words ahead of the end: needs 8 bytes of slack. No branch depends on the data.
 class BitWriter {
  public:
-  explicit BitWriter(uint8_t* out) : out_(out) {}
+  explicit BitWriter(uint8_t* out) : begin_(out), out_(out) {}
 
   // Bits above `count` must be zero.
   void put(uint64_t bits, unsigned count) {
@@ -30,6 +30,8 @@ class BitWriter {
     used_ = end & 63;
   }
 
+  int64_t count() const { return (out_ - begin_) * 8 + used_; }
+
   // Pad with zero bits to a multiple of 4 bytes and return the end.
   uint8_t* finish() {
     store64(out_, pending_);
@@ -37,6 +39,7 @@ class BitWriter {
   }
 
  private:
+  uint8_t* const begin_;
   uint8_t* out_;
   uint64_t pending_ = 0;
   unsigned used_ = 0;

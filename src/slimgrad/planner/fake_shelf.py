@@ -131,7 +131,7 @@ class FakeShelf(Shelf):
             slot = self.tiers.disk().spill(flattened(stored, source).view(torch.uint8))
         else:
             slot = self._coded(stored, role, plan, numel, nbytes)
-            slot = self.tiers.disk().spill(slot) if is_leaving and plan.tier == DISK else slot  # pyright: ignore
+            slot = self.tiers.disk().spill(slot) if is_leaving and plan.tier == DISK else slot  # pyright: ignore[reportArgumentType]
         item = Item(*stored.site, role.name, stored.nbytes, slot.nbytes, plan.codec.name, self.pool.clock)
         self.items.append(item)
         self._item_of[slot] = item
