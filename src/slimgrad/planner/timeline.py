@@ -26,9 +26,9 @@ from slimgrad.planner.fake_run import Moment
 from slimgrad.planner.fake_shelf import Item
 from slimgrad.storage.heap import WARM
 from slimgrad.storage.pages import HUGE, grants_huge_pages
+from slimgrad.storage.schedule import AHEAD
 
 KEEP, AGAIN, CODE, DISK = CHOICES = ("keep", "again", "code", "disk")
-AHEAD = 2  # reads, as Tier has it
 Site = tuple[str, int]
 Choices = Mapping[Site, str]
 

@@ -22,7 +22,7 @@ from collections import deque
 
 import torch
 
-from slimgrad.storage.schedule import Schedule
+from slimgrad.storage.schedule import AHEAD, Schedule
 
 UNIT = 1 << 16  # bytes; block sizes are this times a power of two, or of one and a half
 
@@ -68,7 +68,7 @@ class Hosted:
 class Host:
     """Pinned blocks and side streams of one session."""
 
-    def __init__(self, n_ahead: int = 2) -> None:
+    def __init__(self, n_ahead: int = AHEAD) -> None:
         self.schedule = Schedule(n_ahead)
         self.returned: deque[torch.Tensor] = deque()  # blocks whose owner has died: destructors only append
         self._free: dict[int, list[torch.Tensor]] = {}

@@ -13,13 +13,14 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+AHEAD = 2  # reads: while one thing is decoded, the next can come, and the worker is not idle
 MAX_THINGS = 1 << 18  # in a step; more than that is many forwards without a backward
 
 
 class Schedule:
     """The order of reads, by number within a step."""
 
-    def __init__(self, n_ahead: int = 2) -> None:
+    def __init__(self, n_ahead: int = AHEAD) -> None:
         self.n_ahead = n_ahead
         self._things: list[weakref.ref[Any]] = []
         self._order: list[int] = []  # numbers in the order in which the last step read them

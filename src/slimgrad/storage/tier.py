@@ -22,7 +22,7 @@ from slimgrad.errors import StorageFull
 from slimgrad.storage.arena import Slot
 from slimgrad.storage.buffers import Buffers
 from slimgrad.storage.disk import BLOCK, Disk, Extent
-from slimgrad.storage.schedule import Schedule
+from slimgrad.storage.schedule import AHEAD, Schedule
 from slimgrad.storage.worker import Worker
 
 IDLE, QUEUED, RUNNING = range(3)  # of a read ahead
@@ -119,7 +119,7 @@ class Spilled:
 class Tier:
     """A Disk, the worker that writes and reads ahead, and the schedule."""
 
-    def __init__(self, disk: Disk, buffers: Buffers, worker: Worker, n_ahead: int = 2) -> None:
+    def __init__(self, disk: Disk, buffers: Buffers, worker: Worker, n_ahead: int = AHEAD) -> None:
         self.disk, self.buffers, self.worker = disk, buffers, worker
         self.schedule = Schedule(n_ahead)
         self.problem = ""  # why bytes stay in memory that should have left
