@@ -40,7 +40,7 @@ from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reading, SiteReading,
 
 START = 0.25
 LEARN, LEARN_SPREAD = 0.7, 0.3  # weights of a new measurement
-START_SPREAD = 0.25  # of a layer: a standard deviation of 0.5, or a factor of 1.6
+START_SPREAD = 0.09  # of a layer: a standard deviation of 0.3, or a factor of 1.3
 LEAST_RATIO, MOST_RATIO = 0.6, 100.0  # measured / expected: less than this does no harm, and counts no more than this
 TYPICAL = 0.004  # noise at rel = 1 of a site whose error travels, before any was measured
 DRIFT = 0.5  # how far errors are taken to follow those near by, and of their role ...
