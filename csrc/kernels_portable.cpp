@@ -13,6 +13,7 @@ namespace {
 
 #include "groups.inc"
 #include "plane_groups.inc"
+#include "plane_differences.inc"
 
 #include "nested_encode.inc"
 #include "nested_decode.inc"

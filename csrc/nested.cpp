@@ -10,7 +10,7 @@
 namespace slimgrad {
 namespace {
 
-constexpr uint8_t kVersion = 2, kOldest = 1;  // written, and read: version 1 is version 2 without groups
+constexpr uint8_t kVersion = 3;
 
 int64_t block_count(int64_t n) { return (n + SLIMGRAD_BLOCK - 1) / SLIMGRAD_BLOCK; }
 
@@ -79,7 +79,7 @@ int64_t parse(const uint8_t* payload, int64_t nbytes, int32_t dtype, ChosenCode&
   if (nbytes < static_cast<int64_t>(sizeof header)) return -1;
   std::memcpy(&header, payload, sizeof header);
   const bool affine = header.flags & SLIMGRAD_AFFINE;
-  if (header.version < kOldest || header.version > kVersion || header.seed) return -1;
+  if (header.version != kVersion || header.seed || header.apart < 1 || header.apart > INT64_MAX) return -1;
   if (header.flags > (SLIMGRAD_AFFINE | SLIMGRAD_MIDDLE)) return -1;
   if (!affine && (header.flags || header.rice)) return -1;
   if (header.levels < 1 || header.levels > SLIMGRAD_MAX_LEVELS || header.rice > SLIMGRAD_MAX_RICE) return -1;
@@ -89,6 +89,7 @@ int64_t parse(const uint8_t* payload, int64_t nbytes, int32_t dtype, ChosenCode&
   code = {};
   code.dtype = dtype, code.flags = header.flags, code.levels = header.levels, code.rice = header.rice;
   code.channels = header.channels, code.inner = static_cast<int64_t>(header.inner);
+  code.apart = static_cast<int64_t>(header.apart);
   place_tables(chosen);
   const int64_t tables_nbytes = static_cast<int64_t>(chosen.tables.size() * sizeof(float));
   const int64_t start = static_cast<int64_t>(sizeof header) + tables_nbytes;
@@ -104,15 +105,17 @@ bool is_dtype(int32_t dtype) { return dtype >= SLIMGRAD_FLOAT32 && dtype <= SLIM
 
 using namespace slimgrad;
 
-int64_t slimgrad_pack_nested(const void* x, int64_t n, int32_t dtype, int64_t channels, int64_t inner, int32_t options,
-                             double rel, double absolute, uint8_t* out, int64_t capacity, int threads) {
-  if (n < 0 || !is_dtype(dtype) || channels < 1 || inner < 1 || !(rel >= 0) || !(absolute >= 0)) return SLIMGRAD_BAD_ARGUMENT;
+int64_t slimgrad_pack_nested(const void* x, int64_t n, int32_t dtype, int64_t channels, int64_t inner, int64_t apart,
+                             int32_t options, double rel, double absolute, uint8_t* out, int64_t capacity, int threads) {
+  if (n < 0 || !is_dtype(dtype) || channels < 1 || inner < 1 || apart < 1) return SLIMGRAD_BAD_ARGUMENT;
+  if (!(rel >= 0) || !(absolute >= 0)) return SLIMGRAD_BAD_ARGUMENT;
   const DefaultFloats guard;
   const NestedWish wish{dtype, channels, inner, (options & SLIMGRAD_CENTRED) != 0, (options & SLIMGRAD_SAMPLED) != 0, rel,
                         absolute};
   ChosenCode chosen;
   if (!choose_code(x, n, wish, chosen)) return 0;
   NestedCode& code = chosen.code;
+  code.apart = apart;
   if (code.flags & SLIMGRAD_AFFINE) {
     chosen.inverse.resize(static_cast<size_t>(code.channels));
     for (size_t c = 0; c < chosen.inverse.size(); ++c) chosen.inverse[c] = 1.0f / code.scale[c];
@@ -121,7 +124,7 @@ int64_t slimgrad_pack_nested(const void* x, int64_t n, int32_t dtype, int64_t ch
   const float eps = chosen.eps < 0x1.fffffep127 ? static_cast<float>(chosen.eps) : 0x1.fffffep127f;
   const NestedHeader header{kVersion, static_cast<uint8_t>(code.flags), static_cast<uint8_t>(code.levels),
                             static_cast<uint8_t>(code.rice), static_cast<uint32_t>(code.channels),
-                            static_cast<uint64_t>(code.inner), eps, 0};
+                            static_cast<uint64_t>(code.inner), eps, 0, static_cast<uint64_t>(apart)};
   const int64_t tables_nbytes = static_cast<int64_t>(chosen.tables.size() * sizeof(float));
   const int64_t start = static_cast<int64_t>(sizeof header) + tables_nbytes;
   if (capacity < start) return SLIMGRAD_NO_ROOM;

@@ -21,18 +21,23 @@ enum BlockKind : uint8_t { kNonNegative = 0, kSigned = 1, kRaw = 2 };
 struct BlockEntry {      // little-endian, 8 bytes, one per block in front of the blocks
   uint32_t offset;       // of the block's first byte behind the index, in units of 4 bytes
   uint8_t form;          // bits 0 and 1: BlockKind; 2: whether plane 0 is grouped; 3 to 7: how many of the last planes are
-  uint8_t planes;        // unary planes that are not empty, the escape plane included
+  uint8_t shape;         // bits 0 to 4: unary planes that are not empty, the escape plane included; 5: whether plane 0
+                         // holds differences, 6: whether the signs do
   uint16_t escapes;      // values kept exactly
 
   int kind() const { return form & 3; }
   bool is_first_grouped() const { return form >> 2 & 1; }
   int grouped() const { return form >> 3; }
+  int planes() const { return shape & 31; }
+  bool is_first_different() const { return shape >> 5 & 1; }
+  bool are_signs_different() const { return shape >> 6 & 1; }
 };
 static_assert(sizeof(BlockEntry) == 8);
 
-struct BlockMasks {                         // 68 KiB: one block's planes, before packing and after unpacking
+struct BlockMasks {                         // 70 KiB: one block's planes, before packing and after unpacking
   uint64_t plane[kMaxPlanes][kGroups];
   uint64_t sign[kGroups];
+  uint64_t change[kGroups];                 // of one of them, from neighbour to neighbour
   uint64_t low[SLIMGRAD_MAX_RICE][kGroups];
   uint64_t digit[4][kGroups];               // decoding: how many planes are set, in binary digits
   uint8_t packed[kPlaneNbytes + kBodySlack];  // the bits of one plane at the positions of the plane before
@@ -45,6 +50,7 @@ struct NestedCode {
   int32_t rice;     // low-order bits stored plain, 0 to 12; above 0 needs AFFINE
   int64_t channels; // value i belongs to channel (i / inner) % channels
   int64_t inner;
+  int64_t apart;    // value i - apart is a neighbour of value i in a map; 1 or more
   const float* scale;       // one per channel, AFFINE only
   const float* centre;
   const float* inverse;     // 1 / scale, encoders only
@@ -67,8 +73,9 @@ struct NestedHeader {  // little-endian, in front of the tables, the index and t
   uint64_t inner;
   float eps;
   uint32_t seed;  // reserved for dither: 0
+  uint64_t apart;
 };
-static_assert(sizeof(NestedHeader) == 24);
+static_assert(sizeof(NestedHeader) == 32);
 
 inline int itemsize(int dtype) { return dtype == SLIMGRAD_FLOAT32 ? 4 : 2; }
 

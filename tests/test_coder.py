@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from slimgrad import Compress, Relative, kernels
+from slimgrad.codecs import Channels
 from slimgrad.coder import Coder, Remembered, fills
 from slimgrad.policy import Plan
 from slimgrad.roles import Need, Role
@@ -52,8 +53,9 @@ def test_bytes_and_values_are_those_of_the_codec(heap, tensor, role):
     slot = coder.encode(tensor, Arena(heap))
     assert slot is not None
     flat = tensor.as_strided((tensor.numel(),), (1,))
-    axis = None if role.axis is None else (tensor.shape[role.axis], max(1, tensor.stride(role.axis)))
-    payload = plan.codec.encode(flat, plan.bound, axis, lambda n: torch.empty(n, dtype=torch.uint8))
+    count, inner = (1, 1) if role.axis is None else (tensor.shape[role.axis], max(1, tensor.stride(role.axis)))
+    channels = Channels(count, inner, max(1, tensor.stride(-1)))
+    payload = plan.codec.encode(flat, plan.bound, channels, lambda n: torch.empty(n, dtype=torch.uint8))
     assert torch.equal(slot.payload, payload)
     again, expected = coder.decode(slot, Buffers(heap)), torch.empty_like(flat)
     plan.codec.decode(payload, expected)

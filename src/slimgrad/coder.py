@@ -113,11 +113,12 @@ def fills(tensor: torch.Tensor, nbytes: int) -> bool:
 
 
 def channels_of(tensor: torch.Tensor, numel: int, plan: Plan) -> Channels | None:
-    """Return where the plan's channels or rows lie in the storage; None where the tensor has none, or is a part."""
+    """Return where the plan's channels or rows, and neighbours, lie in the storage; None where the tensor is a part."""
     if tensor.numel() != numel:
         return None
     if plan.row:
         return Channels(numel // plan.row, plan.row) if tensor.is_contiguous() and numel % plan.row == 0 else None
+    apart = max(1, tensor.stride(-1)) if tensor.dim() else 1
     if plan.axis is None or tensor.dim() <= plan.axis:
-        return None
-    return Channels(tensor.shape[plan.axis], max(1, tensor.stride(plan.axis)))
+        return Channels(1, 1, apart)
+    return Channels(tensor.shape[plan.axis], max(1, tensor.stride(plan.axis)), apart)

@@ -207,10 +207,12 @@ void check_any_geometry(int64_t rounds) {
   }
 }
 
-void add_nested(std::vector<Subject>& subjects, int32_t dtype, int64_t n, int64_t channels, int32_t options, double rel) {
+void add_nested(std::vector<Subject>& subjects, int32_t dtype, int64_t n, int64_t channels, int32_t options, double rel,
+                int64_t apart = 1) {
   std::vector<float> values(static_cast<size_t>(n));
   for (auto& value : values) {
     value = static_cast<float>(random_below(4000)) / 1000.0f - 1.7f;
+    if (&value - values.data() >= apart && random_below(4)) value = *(&value - apart);  // as its neighbour in a map
     if (value < 0 && !options && channels == 1) value = 0;
   }
   Bytes bytes = bytes_of(values);
@@ -224,7 +226,8 @@ void add_nested(std::vector<Subject>& subjects, int32_t dtype, int64_t n, int64_
                      ", options " + std::to_string(options) + ", rel " + std::to_string(rel),
                  bytes, false,
                  [=](uint8_t* out, int64_t capacity, int threads) {
-                   return slimgrad_pack_nested(bytes.data(), n, dtype, channels, 5, options, rel, 0.0, out, capacity, threads);
+                   return slimgrad_pack_nested(bytes.data(), n, dtype, channels, 5, apart, options, rel, 0.0, out, capacity,
+                                               threads);
                  },
                  [=](const uint8_t* data, int64_t nbytes, void* out, int threads) {
                    return slimgrad_unpack_nested(data, nbytes, out, n, dtype, threads);
@@ -251,7 +254,8 @@ std::vector<Subject> all_subjects() {
       add_nested(subjects, dtype, 500, 1, 0, rel);
       add_nested(subjects, dtype, 500, 4, 0, rel);
       add_nested(subjects, dtype, 500, 4, SLIMGRAD_CENTRED, rel);
-      add_nested(subjects, dtype, 16384 + 5, 1, 0, rel);
+      add_nested(subjects, dtype, 500, 4, SLIMGRAD_CENTRED, rel, 70);
+      add_nested(subjects, dtype, 16384 + 5, 1, 0, rel, 24);
     }
   return subjects;
 }

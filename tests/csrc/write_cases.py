@@ -65,7 +65,7 @@ def nested_cases() -> Iterator[Case]:
                     payload = test_nested.payload_of(native, x, wish)
                     restored = test_nested.unpacked(native, payload, x) if payload.numel() else x[:0]
                     options = native.CENTRED * wish.centred + native.SAMPLED * wish.sampled
-                    numbers, bound = (wish.channels, wish.inner, options), (wish.rel, wish.absolute)
+                    numbers, bound = (wish.channels, wish.inner, wish.apart, options), (wish.rel, wish.absolute)
                     yield Case(NESTED, number, x, payload, restored, numbers, bound)
 
 

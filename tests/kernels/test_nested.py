@@ -131,7 +131,7 @@ def test_worked_example_of_the_format(kernels):
 @pytest.mark.parametrize("kernels", [reference, native], ids=["reference", "native"])
 @pytest.mark.parametrize(
     "at, value",
-    [(0, 0), (0, 3), (1, 2), (1, 4), (2, 0), (2, 16), (3, 13), (4, 0), (8, 0), (20, 1)],
+    [(0, 2), (0, 4), (1, 2), (1, 4), (2, 0), (2, 16), (3, 13), (4, 0), (8, 0), (20, 1), (24, 0), (31, 128)],
 )
 def test_header_fields_out_of_range_are_rejected(kernels, at, value):
     payload = payload_of(native, torch.randn(1000), WISHES["coarse"])

@@ -10,7 +10,7 @@ from slimgrad.kernels import native, reference
 from slimgrad.kernels.reference.nested import ENTRY
 from slimgrad.kernels.reference.nested_choice import HEADER, NestedWish
 
-WISH = NestedWish(1, 1, False, False, 0.0, 0.5)  # a step of 1
+WISH = NestedWish(1, 1, False, False, 0.0, 0.5, apart=1 << 20)  # a step of 1, and no neighbours
 KERNELS = pytest.mark.parametrize("kernels", [reference, native], ids=["reference", "native"])
 
 
@@ -89,13 +89,3 @@ def test_groups_that_run_beyond_the_block_are_rejected(kernels) -> None:
     payload[flags : flags + 4] = 255  # many more groups than there are bytes for
     with pytest.raises(CorruptPayload, match="nested"):
         kernels.unpack_nested(payload, torch.empty(1000))
-
-
-@KERNELS
-def test_version_1_is_the_same_without_groups(kernels) -> None:
-    x = torch.tensor([0.5, 1.5]).repeat(500)
-    payload, out = payload_of(x), torch.empty(1000)
-    assert form_of(payload) == (0, False, 0)
-    payload[0] = 1
-    kernels.unpack_nested(payload, out)
-    assert torch.allclose(out, x)

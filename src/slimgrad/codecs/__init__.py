@@ -9,6 +9,8 @@ order, and keeping the values raw when coding does not pay.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from slimgrad.codecs import wire
@@ -77,7 +79,7 @@ def encode(
     codec = get(codec)
     _check(tensor, codec, bound)
     flat, order = flatten(tensor)
-    channels = None if axis is None else channels_of(tensor, order, axis)
+    channels = channels_of(tensor, order, axis)
     payload = codec.encode(flat, bound, channels, room or _fresh_bytes) if flat.numel() else None
     if payload is None or payload.numel() >= flat.numel() * flat.element_size():
         codec, payload = Raw(), None  # whose room is free now
@@ -124,15 +126,20 @@ def unflatten(flat: torch.Tensor, shape: tuple[int, ...], order: tuple[int, ...]
     return permuted.permute(back)
 
 
-def channels_of(tensor: torch.Tensor, order: tuple[int, ...], axis: int) -> Channels:
-    """Return where the channel axis lies once the tensor is flattened in this order."""
+def channels_of(tensor: torch.Tensor, order: tuple[int, ...], axis: int | None) -> Channels:
+    """Return where the channel axis and neighbours of the last one lie once the tensor is flattened in this order."""
+    apart = 1 if tensor.dim() == 0 else _n_within(tensor, order, tensor.dim() - 1)
+    if axis is None:
+        return Channels(1, 1, apart)
     axis = axis if axis >= 0 else axis + tensor.dim()
     if not 0 <= axis < tensor.dim():
         raise ConfigError(f"expected axis within the {tensor.dim()} dimensions of the tensor, got {axis}")
-    inner = 1
-    for dim in order[order.index(axis) + 1 :]:
-        inner *= tensor.shape[dim]
-    return Channels(tensor.shape[axis], inner)
+    return Channels(tensor.shape[axis], _n_within(tensor, order, axis), apart)
+
+
+def _n_within(tensor: torch.Tensor, order: tuple[int, ...], axis: int) -> int:
+    """Return how many values lie between two neighbours along an axis."""
+    return max(1, math.prod(tensor.shape[dim] for dim in order[order.index(axis) + 1 :]))
 
 
 def _check(tensor: torch.Tensor, codec: Codec, bound: Bound | None) -> None:

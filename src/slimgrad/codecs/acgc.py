@@ -52,7 +52,7 @@ class Acgc(Codec):
     ) -> torch.Tensor | None:
         if bound is None or flat.numel() == 0:
             return None
-        count, inner = channels if channels is not None and channels.count > 1 else (1, 1)
+        count, inner = channels[:2] if channels is not None and channels.count > 1 else (1, 1)
         eps = _eps_per_channel(bound, flat, count)
         coded = _quantise(flat.view(-1, count, inner), eps)
         limit = flat.numel() * flat.element_size()

@@ -43,10 +43,11 @@ class Bound(Protocol):
 
 
 class Channels(NamedTuple):
-    """The channel of flat element i is (i // inner) % count."""
+    """The channel of flat element i is (i // inner) % count, and element i - apart is its neighbour in a map."""
 
     count: int
     inner: int
+    apart: int = 1
 
 
 class Ready(NamedTuple):

@@ -60,7 +60,8 @@ class Nested(Codec):
     def _wish(self, bound: Bound | None, channels: Channels | None) -> NestedWish:
         assert bound is not None  # codecs.encode has checked
         rel, absolute = (bound.eps(1.0), 0.0) if bound.needs_rms else (0.0, bound.eps(1.0))
-        return NestedWish(*(channels or (1, 1)), self.centred, self.sampled, rel, absolute)
+        count, inner, apart = channels or (1, 1, 1)
+        return NestedWish(count, inner, self.centred, self.sampled, rel, absolute, apart)
 
     def eps_of(self, payload: torch.Tensor) -> float:
         if payload.numel() < HEADER.size:

@@ -35,7 +35,7 @@ def _library() -> ctypes.CDLL | str:
     p, n, i, d = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_double
     library.slimgrad_isa.restype = ctypes.c_char_p
     size = ctypes.c_int32
-    library.slimgrad_pack_nested.argtypes = [p, n, size, n, n, size, d, d, p, n, i]
+    library.slimgrad_pack_nested.argtypes = [p, n, size, n, n, n, size, d, d, p, n, i]
     library.slimgrad_unpack_nested.argtypes = [p, n, p, n, size, i]
     for name in ("slimgrad_pack_nested", "slimgrad_unpack_nested"):
         getattr(library, name).restype = n

@@ -53,9 +53,9 @@ CENTRED, SAMPLED = 1, 2
 
 def pack_nested(flat: torch.Tensor, wish: NestedWish, out: torch.Tensor) -> int:
     """Write the payload of `flat` into `out` and return its length, or 0; see reference.pack_nested."""
-    channels, inner, centred, sampled, rel, absolute = wish
+    channels, inner, centred, sampled, rel, absolute, apart = wish
     used = library().slimgrad_pack_nested(
-        flat.data_ptr(), flat.numel(), DTYPES[flat.dtype], channels, inner,
+        flat.data_ptr(), flat.numel(), DTYPES[flat.dtype], channels, inner, apart,
         CENTRED * centred + SAMPLED * sampled, rel, absolute,
         out.data_ptr(), out.numel(), torch.get_num_threads(),
     )  # fmt: skip
@@ -80,12 +80,12 @@ def nested_between_addresses(
 
     pack(source, room) returns the bytes used of `capacity`, or 0; unpack(payload, nbytes, out) fills `out`.
     """
-    channels, inner, centred, sampled, rel, absolute = wish
+    channels, inner, centred, sampled, rel, absolute, apart = wish
     kind, form, n_threads = DTYPES[dtype], CENTRED * centred + SAMPLED * sampled, torch.get_num_threads
     run_pack, run_unpack = library().slimgrad_pack_nested, library().slimgrad_unpack_nested
 
     def pack(source: int, room: int) -> int:
-        used = run_pack(source, n, kind, channels, inner, form, rel, absolute, room, capacity, n_threads())
+        used = run_pack(source, n, kind, channels, inner, apart, form, rel, absolute, room, capacity, n_threads())
         if used < 0:
             raise InternalError(f"pack_nested of {n} values into {capacity} bytes failed with status {used}")
         return used

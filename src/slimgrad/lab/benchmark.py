@@ -18,7 +18,7 @@ from slimgrad.lab import compare_table
 from slimgrad.lab.compare import COMET, COMET_NOTE, COMET_ROW, rows_of
 from slimgrad.lab.recipe import Recipe
 
-BASE = Recipe("resnet18", "cifar10", epochs=6, batch=64, test_every=781, audits=12, threads=1, channels_last=True)
+BASE = Recipe("resnet18", "cifar10", epochs=7, batch=64, test_every=781, audits=12, threads=1, channels_last=True)
 NETS = {
     "resnet18": replace(BASE, options={"width": 0.25}),
     "vgg16_bn": replace(BASE, model="vgg16_bn", options={"width": 0.25, "dropout": 0.0}, lr=0.05),

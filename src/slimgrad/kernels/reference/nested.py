@@ -24,7 +24,9 @@ MAX_LEVELS, MAX_RICE = 15, 12
 NON_NEGATIVE, SIGNED, RAW = 0, 1, 2  # of blocks: the two lowest bits of their form
 FIRST_GROUPED, N_GROUPED = 2, 3  # in a form: the bit that says so of plane 0, and the first of those that count others
 PLANE_GROUP = 4  # bits of a plane that share a flag
-ENTRY = struct.Struct("<IBBH")  # offset in units of 4 bytes, form, planes, escapes
+N_PLANES = 31  # in a shape: the bits that count planes, ...
+FIRST_DIFFERS, SIGNS_DIFFER = 1 << 5, 1 << 6  # ... and those that say that plane 0, or the signs, hold differences
+ENTRY = struct.Struct("<IBBH")  # offset in units of 4 bytes, form, shape, escapes
 
 
 class NestedCode(NamedTuple):
@@ -35,6 +37,7 @@ class NestedCode(NamedTuple):
     rice: int  # low-order bits stored plain
     channels: int  # value i belongs to channel (i // inner) % channels
     inner: int
+    apart: int = 1  # value i - apart is a neighbour of value i in a map
     thresholds: torch.Tensor | None = None  # float32, K + 1, rising; when rice is 0
     values: torch.Tensor | None = None  # float32, K
     scale: torch.Tensor | None = None  # float32 per channel; AFFINE only
@@ -67,10 +70,10 @@ def encode_body(flat: torch.Tensor, code: NestedCode) -> bytes:
     for first in range(0, flat.numel(), BLOCK):
         x = flat[first : first + BLOCK]
         planes = _quantize(x, first, code)
-        block, form, escapes = _pack(x, planes, code)
+        block, form, shape, escapes = _pack(x, planes, code)
         raw_nbytes = -(-x.numel() * x.element_size() // 4) * 4
         if len(block) < raw_nbytes:
-            index += ENTRY.pack(offset // 4, form, len(planes.unary), escapes)
+            index += ENTRY.pack(offset // 4, form, shape, escapes)
         else:
             index += ENTRY.pack(offset // 4, RAW, 0, 0)
             block = _padded(x.view(torch.uint8).numpy().tobytes())
@@ -147,17 +150,20 @@ def _rice(
     return planes, low
 
 
-def _pack(x: torch.Tensor, planes: _Planes, code: NestedCode) -> tuple[bytes, int, int]:
-    """Return one block's bytes, its form, and its number of escapes."""
+def _pack(x: torch.Tensor, planes: _Planes, code: NestedCode) -> tuple[bytes, int, int, int]:
+    """Return one block's bytes, its form and shape, and its number of escapes."""
     if not planes.unary:
-        return b"", planes.kind, 0
-    first = planes.unary[0]
-    words = torch.zeros(-(-x.numel() // GROUP) * GROUP, dtype=torch.bool)
-    words[: x.numel()] = first
-    body, is_grouped = _plane(words)
+        return b"", planes.kind, 0, 0
+    first, shape = planes.unary[0], len(planes.unary)
+    body, is_grouped = _plane(_whole_words(first))
+    changes, may_group = _plane(_whole_words(_differences(first, code.apart)))
+    if may_group and len(changes) < len(body):
+        body, is_grouped, shape = changes, True, shape | FIRST_DIFFERS
     form = planes.kind | is_grouped << FIRST_GROUPED
     if planes.kind == SIGNED:
-        body += _bits(planes.sign[first])
+        changes, is_grouped = _plane(_differences(_carried_on(planes.sign, first, code.apart), code.apart)[first])
+        body += changes if is_grouped else _bits(planes.sign[first])
+        shape |= SIGNS_DIFFER * is_grouped
     for plane in planes.low:
         body += _bits(plane[first])
     is_grouped = False
@@ -166,9 +172,9 @@ def _pack(x: torch.Tensor, planes: _Planes, code: NestedCode) -> tuple[bytes, in
         body += stream
         form += is_grouped << N_GROUPED
     if len(planes.unary) <= code.levels:
-        return body, form, 0
+        return body, form, shape, 0
     escaped = x[planes.unary[code.levels]]
-    return body + _padded(escaped.contiguous().view(torch.uint8).numpy().tobytes()), form, escaped.numel()
+    return body + _padded(escaped.contiguous().view(torch.uint8).numpy().tobytes()), form, shape, escaped.numel()
 
 
 def _plane(bits: torch.Tensor, must_group: bool = False) -> tuple[bytes, bool]:
@@ -179,21 +185,52 @@ def _plane(bits: torch.Tensor, must_group: bool = False) -> tuple[bytes, bool]:
     return (grouped, True) if must_group or len(grouped) < len(plain) else (plain, False)
 
 
+def _whole_words(plane: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(plane, (0, -plane.numel() % GROUP))
+
+
+def _differences(plane: torch.Tensor, apart: int) -> torch.Tensor:
+    """Return where a bit is not the one of its neighbour, `apart` before it; before the first, bits are 0."""
+    changes = plane.clone()
+    changes[apart:] ^= plane[: max(0, plane.numel() - apart)]
+    return changes
+
+
+def _summed(changes: torch.Tensor, apart: int) -> torch.Tensor:
+    """Return the plane of which these are the differences."""
+    apart = min(apart, changes.numel())
+    rows = torch.nn.functional.pad(changes, (0, -changes.numel() % apart)).view(-1, apart)
+    return (rows.to(torch.int32).cumsum(0) % 2).bool().view(-1)[: changes.numel()]
+
+
+def _carried_on(signs: torch.Tensor, known: torch.Tensor, apart: int) -> torch.Tensor:
+    """Return the signs, where they are known, and elsewhere that of the last neighbour of which it is."""
+    n = signs.numel()
+    apart = min(apart, n)
+    rows = torch.nn.functional.pad(known, (0, -n % apart)).view(-1, apart)
+    at = torch.arange(rows.numel()).view(-1, apart)
+    last = torch.where(rows, at, -1).cummax(0).values.view(-1)[:n]
+    return (last >= 0) & signs[last.clamp(min=0)]
+
+
 def _decode_block(
     data: bytes, entry: tuple[int, int, int, int], first: int, code: NestedCode, out: torch.Tensor
 ) -> None:
-    _, form, n_planes, n_escapes = entry
+    _, form, shape, n_escapes = entry
+    n_planes = shape & N_PLANES
     reader = _Reader(data)
     if form == RAW:
-        if n_planes or n_escapes:
+        if shape or n_escapes:
             raise CorruptPayload("nested: a raw block has neither planes nor escapes")
         out.view(torch.uint8).copy_(reader.take(out.numel() * out.element_size()))
         return
-    is_empty = n_planes == 0 and n_escapes == 0 and form in (NON_NEGATIVE, SIGNED)
+    is_empty = shape == 0 and n_escapes == 0 and form in (NON_NEGATIVE, SIGNED)
     is_coded = form & 3 in (NON_NEGATIVE, SIGNED) and form >> N_GROUPED < n_planes <= code.levels + 1
+    is_coded = is_coded and (form >> FIRST_GROUPED & 1 or not shape & FIRST_DIFFERS)
+    is_coded = is_coded and (form & 3 == SIGNED or not shape & SIGNS_DIFFER)
     if not is_empty and not is_coded:
-        raise CorruptPayload(f"nested: unknown block (form {form}, {n_planes} planes, {n_escapes} escapes)")
-    unary, sign, low = _unpack(reader, form, n_planes, code, out.numel())
+        raise CorruptPayload(f"nested: unknown block (form {form}, shape {shape}, {n_escapes} escapes)")
+    unary, sign, low = _unpack(reader, form, shape, code, out.numel())
     y = _levels(unary, low, code, out.numel())
     if code.flags & AFFINE:
         assert code.scale is not None and code.centre is not None
@@ -213,16 +250,18 @@ def _decode_block(
 
 
 def _unpack(
-    reader: _Reader, form: int, n_planes: int, code: NestedCode, n: int
+    reader: _Reader, form: int, shape: int, code: NestedCode, n: int
 ) -> tuple[list[torch.Tensor], torch.Tensor, list[torch.Tensor]]:
-    nothing = torch.zeros(n, dtype=torch.bool)
+    nothing, n_planes = torch.zeros(n, dtype=torch.bool), shape & N_PLANES
     if n_planes == 0:
         return [], nothing, []
     words = reader.plane(-(-n // GROUP) * GROUP, bool(form >> FIRST_GROUPED & 1))
     if words[n:].any():
         raise CorruptPayload("nested: plane 0 is set beyond the last value")
-    first = words[:n]
-    sign = reader.scatter(first) if form & 3 == SIGNED else nothing
+    first = _summed(words[:n], code.apart) if shape & FIRST_DIFFERS else words[:n]
+    sign = reader.scatter(first, bool(shape & SIGNS_DIFFER)) if form & 3 == SIGNED else nothing
+    if shape & SIGNS_DIFFER:
+        sign = _summed(sign, code.apart) & first
     low = [reader.scatter(first) for _ in range(code.rice)]
     unary = [first]
     for number in range(1, n_planes):

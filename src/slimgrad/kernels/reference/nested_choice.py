@@ -25,8 +25,8 @@ from slimgrad.kernels.reference.nested import (
     ieee_floats,
 )
 
-VERSION, OLDEST = 2, 1  # written, and read: a payload of version 1 is one of version 2 without groups
-HEADER = struct.Struct("<BBBBIQfI")  # version, flags, levels, rice, channels, inner, eps, dither seed (reserved: 0)
+VERSION = 3
+HEADER = struct.Struct("<BBBBIQfIQ")  # version, flags, levels, rice, channels, inner, eps, seed (0), apart
 
 SAMPLE_RUN = 64  # values taken in a row when a sample stands for the tensor
 SAMPLE_RUNS = 256  # runs per tensor ...
@@ -64,6 +64,7 @@ class NestedWish(NamedTuple):
     sampled: bool
     rel: float
     absolute: float
+    apart: int = 1  # values from one to its neighbour in a map
 
 
 def pack_nested(flat: torch.Tensor, wish: NestedWish, out: torch.Tensor) -> int:
@@ -75,7 +76,7 @@ def pack_nested(flat: torch.Tensor, wish: NestedWish, out: torch.Tensor) -> int:
         code, eps = found
         recorded = np.float32(min(eps, float(np.finfo(np.float32).max)))
         head = bytearray(
-            HEADER.pack(VERSION, code.flags, code.levels, code.rice, code.channels, code.inner, recorded, 0)
+            HEADER.pack(VERSION, code.flags, code.levels, code.rice, code.channels, code.inner, recorded, 0, code.apart)
         )
         for table in (code.scale, code.centre, code.thresholds, code.values):
             head += b"" if table is None else table.numpy().tobytes()
@@ -94,10 +95,10 @@ def unpack_nested(payload: torch.Tensor, out: torch.Tensor) -> None:
 def _parse(data: bytes) -> tuple[NestedCode, bytes]:
     if len(data) < HEADER.size:
         raise CorruptPayload(f"nested: expected a header of {HEADER.size} bytes, got {len(data)}")
-    version, flags, levels, rice, channels, inner, _, seed = HEADER.unpack_from(data)
-    if not OLDEST <= version <= VERSION:
-        raise CorruptPayload(f"nested: expected format version {OLDEST} to {VERSION}, got {version}")
-    is_known = flags in (0, AFFINE, AFFINE | MIDDLE) and (flags or not rice) and seed == 0
+    version, flags, levels, rice, channels, inner, _, seed, apart = HEADER.unpack_from(data)
+    if version != VERSION:
+        raise CorruptPayload(f"nested: expected format version {VERSION}, got {version}")
+    is_known = flags in (0, AFFINE, AFFINE | MIDDLE) and (flags or not rice) and seed == 0 and 1 <= apart < 2**63
     if not (is_known and 1 <= levels <= MAX_LEVELS and rice <= MAX_RICE and channels >= 1 and 1 <= inner < 2**63):
         raise CorruptPayload(f"nested: no such code (flags {flags}, {levels} levels, rice {rice}, {channels} channels)")
     n_affine = 2 * channels if flags & AFFINE else 0
@@ -109,7 +110,7 @@ def _parse(data: bytes) -> tuple[NestedCode, bytes]:
     scale, centre = (tables[:channels], tables[channels:n_affine]) if n_affine else (None, None)
     middle = n_affine + levels + 1
     thresholds, values = (None, None) if rice else (tables[n_affine:middle], tables[middle:])
-    return NestedCode(flags, levels, rice, channels, inner, thresholds, values, scale, centre), data[end:]
+    return NestedCode(flags, levels, rice, channels, inner, apart, thresholds, values, scale, centre), data[end:]
 
 
 def _choose(flat: torch.Tensor, wish: NestedWish) -> tuple[NestedCode, float] | None:
@@ -131,13 +132,13 @@ def _choose(flat: torch.Tensor, wish: NestedWish) -> tuple[NestedCode, float] | 
             scale, centre, kept = scales
             flags = AFFINE | (MIDDLE if wish.centred else 0)
             tables = (None, None) if rice else _unit_tables(levels, wish.centred)
-            return NestedCode(flags, levels, rice, wish.channels, wish.inner, *tables, scale, centre), kept
+            return NestedCode(flags, levels, rice, wish.channels, wish.inner, wish.apart, *tables, scale, centre), kept
         if wish.centred or (wish.channels > 1 and wish.rel > 0):
             return None
     thresholds, values = _grid_tables(eps, flat.dtype)
     if not values.numel():
         return None
-    return NestedCode(0, values.numel(), 0, 1, 1, thresholds, values), eps
+    return NestedCode(0, values.numel(), 0, 1, 1, wish.apart, thresholds, values), eps
 
 
 def _sums(flat: torch.Tensor, wish: NestedWish) -> torch.Tensor:
