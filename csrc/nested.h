@@ -40,7 +40,7 @@ struct BlockMasks {                         // 70 KiB: one block's planes, befor
   uint64_t change[kGroups];                 // of one of them, from neighbour to neighbour
   uint64_t low[SLIMGRAD_MAX_RICE][kGroups];
   uint64_t digit[4][kGroups];               // decoding: how many planes are set, in binary digits
-  uint8_t packed[kPlaneNbytes + kBodySlack];  // the bits of one plane at the positions of the plane before
+  uint64_t packed[kGroups + kBodySlack / 8];  // the bits of one plane at the positions of the plane before
 };
 
 struct NestedCode {
