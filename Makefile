@@ -40,7 +40,7 @@ check: $(READY)
 	$(PY) tools/check_tree.py
 
 demo: $(READY)
-	$(PY) -m slimgrad compare resnet50 --set width=0.125 --steps 40 --batch 32 --lr 0.03 --test-every 20 --seeds 1 \
+	$(PY) -m slimgrad compare resnet18 --set width=0.25 --steps 100 --batch 64 --lr 0.05 --test-every 25 --seeds 1 \
 	  --audits 2 --threads 1 --out out/demo
 
 bench: $(READY)
