@@ -63,6 +63,15 @@ def test_an_error_is_followed_through_so_many_layers(n_layers):
     assert near.energies()[STREAM] == pytest.approx(reached)
 
 
+def test_a_convolution_that_keeps_channels_apart_does_not_count_as_a_layer():
+    torch.manual_seed(0)
+    depthwise = nn.Conv2d(4, 4, 3, groups=4)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), depthwise, nn.Flatten()).double()
+    x, error = torch.randn(5, 3, 8, 8).double(), torch.randn(5, 64).double()
+    _, near = run(model, x, error, True, layers=1)
+    assert {name[0] for name in near.energies()[STREAM]} == {"1", "3"}
+
+
 class Shortcuts(nn.Module):
     """Residual blocks, whose number of ways doubles with each."""
 

@@ -16,7 +16,7 @@ restored tensor is compared with that. Either way the error is followed to the p
 
 Note [One stream for all that travel]. Following an error costs up to another backward pass, so all errors of a step
 that go on to earlier layers go together, and the reading says what they do together. Errors that end in the layer's
-own parameters cost nothing more and are told apart, and so is what each does to the next N_NEAR layers on its way:
+own parameters cost nothing more and are told apart, and so is what each does to the next layer on its way:
 a batch norm's error has a part along its own input, which the convolution before it turns into a weight gradient
 without any cancellation, and a depthwise one hands it on to the norm before.
 
@@ -66,7 +66,7 @@ from slimgrad.tiers import eps_of
 
 QUOTA = 1 / 16  # of the original bytes; one tensor may always be kept
 TRAVEL, NEAR = "travel", "near "  # the stream of all errors that are passed on, and those of single sites
-N_NEAR = 2  # layers
+N_NEAR = 1  # layers
 SEEN, EXACT = "slimgrad.seen", "slimgrad.exact"  # in the metadata of a node
 
 

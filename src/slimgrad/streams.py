@@ -10,7 +10,8 @@ below it up to 40,000 times stronger, that of a layer norm in a residual branch 
     streams.energies()                        by name and parameter, after backward
 
 Several errors may go under one name; they are added up on their way, and what arrives is the energy of the sum. With
-`layers=n` an error is followed through n functions that have parameters, and no farther.
+`layers=n` an error is followed through n functions that have parameters, and no farther; convolutions that keep
+channels apart do not count, since behind them an error is as concentrated as before.
 
 Note [Calling a node]. A node called by hand computes what autograd would compute, releases nothing and changes nothing;
 its saved tensors are unpacked once more. Nodes whose hooks or code belong to somebody else (custom Functions,
@@ -71,7 +72,7 @@ class Streams:
     def leave(self, node: Any, stream: str, errors: Any, layers: float = ALL_LAYERS) -> None:
         """Let errors leave a node, one per input of its function."""
         leaves = {edge for edge in range(len(node.next_functions)) if leaf_of(node, edge) is not None}
-        layers -= bool(leaves)
+        layers -= bool(leaves) and not _keeps_channels_apart(node)
         for edge, ((following, slot), error) in enumerate(zip(node.next_functions, errors, strict=True)):
             if layers > 0 or edge in leaves:
                 self.add(following, slot, stream, error, max(1, layers))
@@ -100,7 +101,12 @@ class Streams:
         while waiting:
             stream, layers, _ = next(iter(waiting))
             errors = [waiting.pop((stream, layers, slot), None) for slot in range(len(grads))]
-            self.leave(node, stream, _last_call(node, errors) if layers == 1 else call(node, errors), layers)
+            is_last = layers == 1 and not _keeps_channels_apart(node)
+            self.leave(node, stream, _last_call(node, errors) if is_last else call(node, errors), layers)
+
+
+def _keeps_channels_apart(node: Any) -> bool:
+    return type(node).__name__ == CONVOLUTION and node._saved_groups > 1
 
 
 def leaf_of(node: Any, edge: int | None) -> torch.Tensor | None:

@@ -121,7 +121,7 @@ class ErrorReading:
     """The error that the tensors saved at some sites, all together, add to the gradients of some parameters.
 
     Of each measured site there is one reading for the parameters of the functions that read it ("own"); if its error
-    goes on to earlier layers, another for the next few of them ("near"); and in steps in which errors are followed all
+    goes on to earlier layers, another for the next of them ("near"); and in steps in which errors are followed all
     the way one of all those sites together for whatever they reach ("far", which contains what is near).
     """
 

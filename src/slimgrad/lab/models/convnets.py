@@ -12,6 +12,8 @@ import functools
 import torch
 from torch import nn
 
+from slimgrad.errors import ConfigError
+
 VGG16_STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # channels, convolutions before the pool
 MOBILE_STAGES = (
     (1, 16, 1, 1),
@@ -160,7 +162,7 @@ class Residual(nn.Module):
 
 
 class ResNet(OfBlocks):
-    """ResNet-18 or ResNet-50; `stem` is "imagenet" (7x7, stride 2, pool) or "small" (3x3, for 32x32 images)."""
+    """ResNet-18 or ResNet-50; `stem` is "imagenet" (7x7, stride 2, pool), "small" (3x3) or "pooled" (3x3, pool)."""
 
     def __init__(
         self, depth: int = 18, classes: int = 1000, width: float = 1, in_channels: int = 3, stem: str = "imagenet"
@@ -169,10 +171,12 @@ class ResNet(OfBlocks):
         bottleneck = depth >= 50
         channels = scaled(64, width)
         first = [nn.Conv2d(in_channels, channels, 7, 2, 3, bias=False)]
-        if stem == "small":
+        if stem != "imagenet":  # for images of 32 x 32
             first = [nn.Conv2d(in_channels, channels, 3, 1, 1, bias=False)]
-        pool = [nn.MaxPool2d(3, 2, 1)] if stem == "imagenet" else []
-        self.stem = nn.Sequential(*first, nn.BatchNorm2d(channels), nn.ReLU(inplace=True), *pool)
+        pools = {"imagenet": [nn.MaxPool2d(3, 2, 1)], "small": [], "pooled": [nn.MaxPool2d(2)]}
+        if stem not in pools:
+            raise ConfigError(f"expected one of the stems {', '.join(pools)}, got {stem!r}")
+        self.stem = nn.Sequential(*first, nn.BatchNorm2d(channels), nn.ReLU(inplace=True), *pools[stem])
         blocks = []
         inputs = channels
         for stage, n_blocks in enumerate(RESNET_BLOCKS[depth]):
