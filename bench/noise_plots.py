@@ -19,7 +19,15 @@ from matplotlib import pyplot as plt
 from matplotlib.lines import Line2D
 
 COLOURS = {0.01: "#4477aa", 0.05: "#228833", 0.2: "#cc6677"}
-MARKERS = {"resnet18_cifar": "P", "vgg16_bn_cifar": "X", "mobilenet_cifar": "v", "resnet18": "o", "vgg16_bn": "s", "mobilenet": "^", "gpt": "D"}
+MARKERS = {
+    "resnet18_cifar": "P",
+    "vgg16_bn_cifar": "X",
+    "mobilenet_cifar": "v",
+    "resnet18": "o",
+    "vgg16_bn": "s",
+    "mobilenet": "^",
+    "gpt": "D",
+}
 LEFT_OUT = 2  # audits, as in bench/noise.py
 
 
