@@ -99,3 +99,14 @@ def test_wrong_names_say_what_to_type(own_module):
         models.build("no_such_module_here:net")
     with pytest.raises(ConfigError, match=r"tiny.input_shape = \(3, 224, 224\)"):
         models.input_shape("own_nets:tiny")
+
+
+def test_a_resnet_has_the_stem_that_is_asked_for():
+    x = torch.zeros(1, 3, 32, 32)
+    sides = {
+        stem: models.build("resnet18", width=0.125, stem=stem).stem(x).shape[-1]
+        for stem in ("small", "pooled", "imagenet")
+    }
+    assert sides == {"small": 32, "pooled": 16, "imagenet": 8}
+    with pytest.raises(ConfigError, match="stems imagenet, small, pooled, got 'large'"):
+        models.build("resnet18", stem="large")
