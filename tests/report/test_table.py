@@ -51,6 +51,18 @@ def test_numbers_are_means_per_step() -> None:
     assert line(text, "blocks.1.conv")[1:7] == ["1", "19.0", "MiB", "1.0", "MiB", "19.0x"]
 
 
+def test_a_narrow_terminal_gets_fewer_columns_and_no_broken_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    text = str(a_report())
+    table = text.splitlines()[2:]
+    assert max(map(len, table)) <= 80 and "encode" not in "".join(table)
+    assert line(text, "blocks.1.conv")[1:] == ["1", "19.0", "MiB", "1.0", "MiB", "19.0x", "nested"]
+    shown = Console(file=io.StringIO(), width=80)
+    shown.print(a_report())
+    assert line(shown.file.getvalue(), "blocks.1.conv")[1:] == line(text, "blocks.1.conv")[1:]
+
+
 def test_only_the_largest_modules_are_listed() -> None:
     text = str(a_report(n_modules=15))
     assert "blocks.9.conv" in text

@@ -101,10 +101,10 @@ class Report:
 
         return render(self)
 
-    def __rich__(self) -> Any:
+    def __rich_console__(self, console: Any, options: Any) -> Any:
         from slimgrad.report.table import layout
 
-        return layout(self)
+        yield layout(self, options.max_width)
 
     def __repr__(self) -> str:
         return f"<Report of {self.snapshot.n_steps} steps: {self.saved_ratio:.1f}x over all saved activations>"

@@ -1,11 +1,14 @@
 """A report as text: one summary, then by role, then the largest modules, then what was kept and why.
 
-Sizes and times are means per step. rich lays out the tables; without a terminal the text is plain.
+Sizes and times are means per step. rich lays out the tables; without a terminal the text is plain. Where a terminal
+is too narrow for all columns, those of times and errors are left out.
 """
 
 from __future__ import annotations
 
 import io
+import shutil
+import sys
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -18,23 +21,24 @@ from slimgrad.ledger import Coded, Count, ratio
 if TYPE_CHECKING:
     from slimgrad.report import Report
 
-WIDTH = 118  # columns of the plain text
+WIDTH, NARROW = 118, 105  # columns of the plain text, and below which there is no room for all of a table
 N_MODULES = 10  # rows of the table of modules
 N_KEPT = 8  # rows of the table of what was kept
-NUMBERS = ("tensors", "original", "stored", "ratio", "encode", "decode", "worst error")
+NUMBERS, MORE_NUMBERS = ("tensors", "original", "stored", "ratio"), ("encode", "decode", "worst error")
 
 
 def render(report: Report) -> str:
-    """Return the report as plain text."""
-    console = Console(file=io.StringIO(), width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
+    """Return the report as plain text, no wider than the terminal if there is one."""
+    width = min(WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
     with console.capture() as capture:
-        console.print(Group(*_body(report)))
+        console.print(Group(*_body(report, width)))
     return "\n".join([*summary(report), *(line.rstrip() for line in capture.get().splitlines())])
 
 
-def layout(report: Report) -> Group:
-    """Return the report for a rich console."""
-    return Group(*(Text(line, style="bold") for line in summary(report)), *_body(report))
+def layout(report: Report, width: int) -> Group:
+    """Return the report for a rich console of that width."""
+    return Group(*(Text(line, style="bold") for line in summary(report)), *_body(report, width))
 
 
 def summary(report: Report) -> list[str]:
@@ -91,14 +95,14 @@ def _peak_words(report: Report) -> str:
     return f"; peak {', '.join(places)}" if places else ""
 
 
-def _body(report: Report) -> list[Text | Table]:
+def _body(report: Report, width: int) -> list[Text | Table]:
     parts: list[Text | Table] = []
     steps = max(report.snapshot.n_steps, 1)
     by_role, by_module = report.by_role(), report.by_module()
     if by_role:
-        parts += [Text(""), _coded_table("by role", by_role, steps, len(by_role))]
+        parts += [Text(""), _coded_table("by role", by_role, steps, len(by_role), width)]
     if len(by_module) > 1:
-        parts += [Text(""), _coded_table("largest modules", by_module, steps, N_MODULES)]
+        parts += [Text(""), _coded_table("largest modules", by_module, steps, N_MODULES, width)]
     kept = _kept_by_reason(report)
     if kept:
         parts += [Text(""), _kept_table(kept, steps)]
@@ -107,23 +111,22 @@ def _body(report: Report) -> list[Text | Table]:
     return parts
 
 
-def _coded_table(title: str, groups: dict[str, Coded], steps: int, n_rows: int) -> Table:
+def _coded_table(title: str, groups: dict[str, Coded], steps: int, n_rows: int, width: int) -> Table:
     table = _table(title)
-    for heading in NUMBERS:
+    for heading in NUMBERS if width < NARROW else NUMBERS + MORE_NUMBERS:
         table.add_column(heading, justify="right")
     table.add_column("codec")
     for name, coded in list(groups.items())[:n_rows]:
-        table.add_row(
-            name or "(outside the modules)",
+        cells = [
             _count(coded.n / steps),
             nbytes(coded.nbytes_in / steps),
             nbytes(coded.nbytes_out / steps),
             times(ratio(coded.nbytes_in, coded.nbytes_out)),
-            seconds(coded.encode_seconds / steps),
-            seconds(coded.decode_seconds / steps),
-            f"{coded.worst_error:.3f} of bound" if coded.worst_error else "-",
-            ", ".join(sorted(coded.codecs)),
-        )
+        ]
+        if width >= NARROW:
+            cells += [seconds(coded.encode_seconds / steps), seconds(coded.decode_seconds / steps)]
+            cells += [f"{coded.worst_error:.3f} of bound" if coded.worst_error else "-"]
+        table.add_row(name or "(outside the modules)", *cells, ", ".join(sorted(coded.codecs)))
     if len(groups) > n_rows:
         table.add_row(f"... and {len(groups) - n_rows} more")
     return table
