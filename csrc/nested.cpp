@@ -141,3 +141,13 @@ int64_t slimgrad_unpack_nested(const uint8_t* payload, int64_t nbytes, void* out
   if (start < 0) return SLIMGRAD_CORRUPT;
   return decode_body(payload + start, nbytes - start, chosen.code, out, n, threads) ? 0 : SLIMGRAD_CORRUPT;
 }
+
+int64_t slimgrad_pack_nested_form(const slimgrad_nested_form* form, const void* x, uint8_t* out, int threads) {
+  return slimgrad_pack_nested(x, form->n, form->dtype, form->channels, form->inner, form->apart, form->options, form->rel,
+                              form->absolute, out, form->capacity, threads);
+}
+
+int64_t slimgrad_unpack_nested_form(const slimgrad_nested_form* form, const uint8_t* payload, int64_t nbytes, void* out,
+                                    int threads) {
+  return slimgrad_unpack_nested(payload, nbytes, out, form->n, form->dtype, threads);
+}

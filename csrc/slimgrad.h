@@ -24,7 +24,7 @@ enum { SLIMGRAD_FLOAT32 = 0, SLIMGRAD_FLOAT16 = 1, SLIMGRAD_BFLOAT16 = 2 };
 
 /* ---- which kernels run -------------------------------------------------------------------------------------------- */
 
-#define SLIMGRAD_ABI 1
+#define SLIMGRAD_ABI 2
 SLIMGRAD_API int slimgrad_abi(void);
 /* Name of the instruction set in use: "avx512", "avx2" or "portable". */
 SLIMGRAD_API const char* slimgrad_isa(void);
@@ -50,6 +50,17 @@ SLIMGRAD_API int64_t slimgrad_pack_nested(const void* x, int64_t n, int32_t dtyp
 /* Restore n values. Whatever the bytes, reads only payload[0, nbytes) and writes only out[0, n). */
 SLIMGRAD_API int64_t slimgrad_unpack_nested(const uint8_t* payload, int64_t nbytes, void* out, int64_t n, int32_t dtype,
                                             int threads);
+
+/* The same for values of one form, so that a caller prepares once what does not change: arguments cost time to pass. */
+typedef struct {
+  int64_t n, channels, inner, apart, capacity;
+  double rel, absolute;
+  int32_t dtype, options;
+} slimgrad_nested_form;
+
+SLIMGRAD_API int64_t slimgrad_pack_nested_form(const slimgrad_nested_form* form, const void* x, uint8_t* out, int threads);
+SLIMGRAD_API int64_t slimgrad_unpack_nested_form(const slimgrad_nested_form* form, const uint8_t* payload, int64_t nbytes,
+                                                 void* out, int threads);
 
 /* ---- lossless: words of 1, 2, 4 or 8 bytes at any address; docs/format.md ------------------------------------------- */
 

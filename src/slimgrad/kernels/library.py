@@ -16,7 +16,7 @@ import torch
 
 from slimgrad.errors import ConfigError, InternalError
 
-ABI = 1
+ABI = 2
 
 
 @functools.cache
@@ -37,8 +37,10 @@ def _library() -> ctypes.CDLL | str:
     size = ctypes.c_int32
     library.slimgrad_pack_nested.argtypes = [p, n, size, n, n, n, size, d, d, p, n, i]
     library.slimgrad_unpack_nested.argtypes = [p, n, p, n, size, i]
-    for name in ("slimgrad_pack_nested", "slimgrad_unpack_nested"):
-        getattr(library, name).restype = n
+    library.slimgrad_pack_nested_form.argtypes = [p, p, p, i]
+    library.slimgrad_unpack_nested_form.argtypes = [p, p, n, p, i]
+    for name in ("pack_nested", "unpack_nested", "pack_nested_form", "unpack_nested_form"):
+        getattr(library, f"slimgrad_{name}").restype = n
     _declare_lossless(library)
     _check_isa_wish(library)
     library.slimgrad_use_pool.argtypes = [p]

@@ -6,6 +6,7 @@ native_sparse.py, finding and loading the library in library.py.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import torch
@@ -51,6 +52,16 @@ DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 CENTRED, SAMPLED = 1, 2
 
 
+class NestedForm(ctypes.Structure):
+    """slimgrad_nested_form of csrc/slimgrad.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("n", "channels", "inner", "apart", "capacity")),
+        *((name, ctypes.c_double) for name in ("rel", "absolute")),
+        *((name, ctypes.c_int32) for name in ("dtype", "options")),
+    )
+
+
 def pack_nested(flat: torch.Tensor, wish: NestedWish, out: torch.Tensor) -> int:
     """Write the payload of `flat` into `out` and return its length, or 0; see reference.pack_nested."""
     channels, inner, centred, sampled, rel, absolute, apart = wish
@@ -81,17 +92,19 @@ def nested_between_addresses(
     pack(source, room) returns the bytes used of `capacity`, or 0; unpack(payload, nbytes, out) fills `out`.
     """
     channels, inner, centred, sampled, rel, absolute, apart = wish
-    kind, form, n_threads = DTYPES[dtype], CENTRED * centred + SAMPLED * sampled, torch.get_num_threads
-    run_pack, run_unpack = library().slimgrad_pack_nested, library().slimgrad_unpack_nested
+    options = CENTRED * centred + SAMPLED * sampled
+    form = NestedForm(n, channels, inner, apart, capacity, rel, absolute, DTYPES[dtype], options)
+    form_address, n_threads = ctypes.addressof(form), torch.get_num_threads
+    run_pack, run_unpack = library().slimgrad_pack_nested_form, library().slimgrad_unpack_nested_form
 
     def pack(source: int, room: int) -> int:
-        used = run_pack(source, n, kind, channels, inner, apart, form, rel, absolute, room, capacity, n_threads())
+        used = run_pack(form_address, source, room, n_threads())
         if used < 0:
-            raise InternalError(f"pack_nested of {n} values into {capacity} bytes failed with status {used}")
+            raise InternalError(f"pack_nested of {form.n} values into {capacity} bytes failed with status {used}")
         return used
 
     def unpack(payload: int, nbytes: int, out: int) -> None:
-        if run_unpack(payload, nbytes, out, n, kind, n_threads()) != 0:
-            raise CorruptPayload(f"nested: the {nbytes} bytes are not a payload of {n} values")
+        if run_unpack(form_address, payload, nbytes, out, n_threads()) != 0:
+            raise CorruptPayload(f"nested: the {nbytes} bytes are not a payload of {form.n} values")
 
-    return pack, unpack
+    return pack, unpack  # both hold `form`, and so the memory at its address
