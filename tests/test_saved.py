@@ -14,7 +14,7 @@ from slimgrad.errors import ChangedInPlace
 from slimgrad.ledger import Ledger
 from slimgrad.policy import Compress
 from slimgrad.roles import Comparison, Need, Role, flag_role
-from slimgrad.saved import Kept, Leftovers, Rebuilt, Saved, Shaped, Stored, find, plain_storage
+from slimgrad.saved import Kept, Rebuilt, Saved, Shaped, Stored, find, plain_storage
 from slimgrad.shelf import Shelf
 
 VALUES = Role("conv input", Need.VALUES)
@@ -232,15 +232,6 @@ def test_a_rebuilt_copy_has_the_bits_and_strides_of_the_first(layout):
     assert torch.equal(keeper.restore(), copy)
     with pytest.raises(ChangedInPlace, match="autocast"):
         late.restore()
-
-
-def test_what_is_kept_goes_to_hooks_around_ours():
-    left, x = Leftovers(), random(64, 64, grad=False)
-    left.outer = (lambda tensor: tensor * 2, lambda packed: packed / 2)
-    passed = left.keep(x)
-    assert torch.equal(passed.packed, 2 * x) and torch.equal(passed.restore(), x)
-    left.end_forward(Ledger())
-    assert isinstance(left.keep(x), Kept)
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

@@ -41,7 +41,7 @@ LAYERS = (  # from the top; a module may import its own layer and those below
         "readers",
         "streams",
     },
-    {"coder", "shelf", "saved", "tiers", "report"},
+    {"coder", "leftovers", "shelf", "saved", "tiers", "report"},
     {"policy", "bounds", "consumers", "origins", "roles"},
     {"codecs", "storage", "ledger"},
     {"kernels"},

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import empty_strided
 
 from slimgrad.codecs import Channels, Ready
 from slimgrad.policy import Plan, RoleBound
 from slimgrad.storage import Arena, Buffers, Slot
 
 CPU = torch.device("cpu")  # said every time: there may be another default
-POOLED_FROM = 1 << 15  # bytes; below, the free lists of malloc are a pool, and a faster one
+POOLED_FROM = 1 << 17  # bytes; below, the free lists of malloc are a pool, and a faster one; above, it asks the system
 # As numpy knows them; it has no bfloat16, and a tensor of these is seen as one afterwards
 ARRAYS = {torch.float32: np.dtype(np.float32), torch.float16: np.dtype(np.float16), torch.bfloat16: np.dtype(np.int16)}
 
@@ -76,7 +77,7 @@ class Coder:
         """Return the values in memory of their own."""
         size, stride, _ = self.layout
         if self.nbytes < POOLED_FROM:
-            values = torch.empty_strided(size, stride, dtype=self.dtype, device=CPU)
+            values = empty_strided(size, stride, dtype=self.dtype, device=CPU)
         else:
             values = buffers.take_array(size, self._array, self._strides, self.nbytes)
             if self.dtype is torch.bfloat16:

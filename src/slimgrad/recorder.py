@@ -48,22 +48,11 @@ from slimgrad.coder import Remembered
 from slimgrad.consumers import COMPOSITES, EXACTLY, SIMPLE_MODULES, Call, call_of, role_of
 from slimgrad.errors import ConfigError
 from slimgrad.ledger import BUFFER, INPUT, PARAMETER, SMALL
+from slimgrad.leftovers import Leftovers
 from slimgrad.policy import Plan, RoleBound
 from slimgrad.quiet import Quiet
 from slimgrad.roles import Need, Role
-from slimgrad.saved import (
-    NOTE,
-    Kept,
-    Leftovers,
-    Packed,
-    Rebuilt,
-    Saved,
-    Shaped,
-    Stored,
-    changed_in_place,
-    find,
-    plain_storage,
-)
+from slimgrad.saved import NOTE, Kept, Packed, Rebuilt, Saved, Shaped, Stored, changed_in_place, find, plain_storage
 
 if TYPE_CHECKING:
     from slimgrad.session import Session
@@ -76,6 +65,7 @@ FUNCTIONAL_ADVICE = "torch.func cannot see through saved-tensor hooks, call it u
 MODULE, PATH, N_SAVES, IS_QUIET, N_SMALL, LISTENED = FRAME = range(6)
 IN_CHECKPOINT = "inside torch.utils.checkpoint"
 KEPT_ELSEWHERE = (Need.PARAMETER, Need.REBUILD)
+SHAPE, SIGN = Need.SHAPE, Need.SIGN  # plain globals: looking a member up in its Enum takes longer
 MAX_PLANS = 1 << 14
 
 
@@ -159,9 +149,9 @@ class Recorder(TorchFunctionMode):
             if stored.has_given(storage):
                 return Saved(stored, tensor, stored.gave_flags)
         self._provide(stored, tensor, role, call)  # plan, bound, code, arena
-        if role.need is Need.SHAPE:
+        if role.need is SHAPE:
             return Shaped(stored, tensor)
-        return Saved(stored, tensor, role.need is Need.SIGN) if stored.kept is None else self.left.keep(tensor, stored)
+        return Saved(stored, tensor, role.need is SIGN) if stored.kept is None else self.left.keep(tensor, stored)
 
     def unpack(self, saved: Packed | recipes.Recomputed) -> torch.Tensor:
         """Return the tensor that was packed; may be asked any number of times."""
@@ -183,11 +173,11 @@ class Recorder(TorchFunctionMode):
     def _provide(self, stored: Stored, tensor: torch.Tensor, role: Role, call: Call | None) -> None:
         """Make sure that what the role needs is stored."""
         if stored.guard is None:  # nothing is
-            if role.need is Need.SHAPE:
+            if role.need is SHAPE:
                 return self.shelf.put_shape(stored, tensor, role)
             missing, remembered = role, self._remembered(stored.site, role, tensor)
             bound, plan = remembered.bound, remembered.plan
-            coder = None if role.need is Need.SIGN else remembered.coder_for(tensor, stored.nbytes)
+            coder = None if role.need is SIGN else remembered.coder_for(tensor, stored.nbytes)
         else:
             if stored.serves(role):
                 return None
@@ -197,8 +187,11 @@ class Recorder(TorchFunctionMode):
                 return None
             self.progress.learn(stored.site, missing)
             plan, coder = self._plan(stored.site, stored.coded_role(missing), tensor, bound), None
-        self.shelf.put(stored, tensor, missing, plan, call, coder)
-        if missing.need is not Need.SIGN:
+        if coder is None:
+            self.shelf.put(stored, tensor, missing, plan, call)
+        else:
+            self.shelf.put_ready(stored, tensor, missing, plan, call, coder)
+        if missing.need is not SIGN:
             stored.role, stored.bound = missing, bound
         if self.tuning.meter.is_on:
             self.tuning.meter.note(stored, tensor, bound)
@@ -272,7 +265,7 @@ class Recorder(TorchFunctionMode):
         if self.frames:
             self.frames[-1][IS_QUIET] = False
         if self.function is not None:
-            return Call(*self.function)
+            return tuple.__new__(Call, self.function)  # Call(*...) without the Python function that a NamedTuple adds
         return None if self.module is None else call_of(*self.module)
 
     def enter(self, module: nn.Module, path: str, args: tuple[Any, ...]) -> None:

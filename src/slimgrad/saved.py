@@ -25,18 +25,17 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from slimgrad import ledger
 from slimgrad.codecs import Codec
 from slimgrad.coder import CPU, Coder, layout_of
-from slimgrad.consumers import Call
 from slimgrad.errors import ChangedInPlace
 from slimgrad.origins import PLAIN_TYPES
-from slimgrad.policy import NEEDED, Plan, RoleBound, stricter
-from slimgrad.roles import EXACT, UNKNOWN, Flag, Need, Role, merged, with_flags, with_zeros
+from slimgrad.policy import Plan, RoleBound, stricter
+from slimgrad.roles import EXACT, Flag, Need, Role, merged, with_flags, with_zeros
 from slimgrad.storage import Buffers
 from slimgrad.tiers import AnySlot, Form, restored
 
@@ -44,7 +43,8 @@ NOTHING = torch.empty(0, device=CPU)
 NOTE = "_slimgrad_stored"  # attribute of a storage; Note [One storage, one Stored]
 
 
-class Part(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Part:
     """One coded form of a whole storage."""
 
     codec: Codec
@@ -56,23 +56,28 @@ class Part(NamedTuple):
 class Stored:
     """Everything kept of one storage at one version; see the notes above."""
 
-    name = ""  # of the role, in reports
-    shelf: object = None  # on which it was put
-    role: Role | None = None  # what its savers need of the values, merged
-    bound: RoleBound | None = None  # under which the values were coded
-    flag: Flag | None = None
-    is_sparse = False
-    flags: Part | None = None
-    values: Part | None = None
-    kept: torch.Tensor | None = None  # some view of the storage as it is
-    guard: torch.Tensor | None = None
-    decoded: tuple[Part, weakref.ref[torch.UntypedStorage]] | None = None
-    held: torch.UntypedStorage | None = None  # what was decoded last, while another reader may follow at once
-    n_saves = 0
-    n_reads = 0
-    probe: Any = None  # what a measurement notes of it; see measure.py
+    __slots__ = (
+        "__weakref__", "bound", "decoded", "dtype", "flag", "flags", "guard", "held", "is_sparse", "kept", "n_reads",
+        "n_saves", "name", "nbytes", "probe", "role", "root", "shelf", "site", "values", "version",
+    )  # fmt: skip
+
+    name: str  # of the role, in reports
+    shelf: object  # on which it was put
+    role: Role | None  # what its savers need of the values, merged
+    bound: RoleBound | None  # under which the values were coded
+    flag: Flag | None
+    flags: Part | None
+    values: Part | None
+    kept: torch.Tensor | None  # some view of the storage as it is
+    guard: torch.Tensor | None
+    decoded: tuple[Part, weakref.ref[torch.UntypedStorage]] | None
+    held: torch.UntypedStorage | None  # what was decoded last, while another reader may follow at once
+    probe: Any  # what a measurement notes of it; see measure.py
 
     def __init__(self, tensor: torch.Tensor, storage: torch.UntypedStorage, site: tuple[str, int]) -> None:
+        self.name, self.is_sparse, self.n_saves, self.n_reads = "", False, 0, 0
+        self.shelf = self.role = self.bound = self.flag = self.flags = self.values = None
+        self.kept = self.guard = self.decoded = self.held = self.probe = None
         self.dtype = tensor.dtype
         self.nbytes = storage.nbytes()
         self.version = tensor._version
@@ -172,11 +177,10 @@ class Stored:
         return restored(part.codec, part.slot, Form(self.nbytes, self.dtype), buffers)
 
     def note_decoded(self, part: Part, values: torch.Tensor) -> None:
-        """Remember decoded values, weakly, where somebody may ask for them, or save them, again."""
-        if self.n_saves > 1 or torch.is_grad_enabled():
-            storage = values.untyped_storage()
-            setattr(storage, NOTE, weakref.ref(self))
-            self.decoded = (part, weakref.ref(storage))
+        """Remember decoded values, weakly: somebody may ask for them, or save them, again."""
+        storage = values.untyped_storage()
+        setattr(storage, NOTE, weakref.ref(self))
+        self.decoded = (part, weakref.ref(storage))
 
 
 class Kept:
@@ -341,55 +345,3 @@ def changed_in_place(dtype: torch.dtype, size: torch.Size, found: int, expected:
         f"[{dtype} {list(size)}{note}] is at version {found}; expected version {expected} instead. "
         "Hint: clone() the tensor before changing it, or change it after backward()"
     )
-
-
-class Leftovers:
-    """The tensors of one forward that stay as they are: kept, or given to other hooks around ours, and counted."""
-
-    def __init__(self, shelf: object = None) -> None:
-        self.shelf = shelf
-        self.outer: tuple[Callable[..., Any], Callable[..., Any]] | None = None
-        self.small_sizes: list[int] = []
-        self._sizes: dict[tuple[str, str, str, str], list[int]] = {}  # by path, role, reason and function
-
-    def leave(self, tensor: torch.Tensor, reason: str) -> Packed:
-        """Keep a tensor that is no concern of ours."""
-        self._count(("", "", reason, ""), tensor.nbytes if tensor.layout is torch.strided else 0)
-        return self.keep(tensor)
-
-    def keep_exact(
-        self, tensor: torch.Tensor, storage: torch.UntypedStorage, role: Role, path: str, call: Call | None
-    ) -> Packed:
-        """Keep a tensor of which every bit is needed and nothing is stored yet."""
-        reason = ledger.UNKNOWN if role is UNKNOWN else NEEDED
-        self._count((path, role.name, reason, "" if call is None else call.name), storage.nbytes())
-        kept = self.keep(tensor)
-        if isinstance(kept, Kept):
-            kept.shelf = self.shelf
-            setattr(storage, NOTE, weakref.ref(kept))
-        return kept
-
-    def keep(self, tensor: torch.Tensor, stored: Stored | None = None) -> Packed:
-        """Return the tensor as it is, or what hooks around ours make of it."""
-        if self.outer is None:
-            return Kept(tensor, stored)
-        if stored is not None and stored.n_saves == 0:
-            stored.kept = None  # theirs now
-        return Passed(tensor, self.outer)
-
-    def end_forward(self, book: ledger.Ledger) -> None:
-        """Hand the counts over."""
-        self.outer = None
-        for (path, role, reason, function), sizes in (
-            (("", "", ledger.SMALL, ""), self.small_sizes),
-            *self._sizes.items(),
-        ):
-            if sizes:
-                book.record_kept(path, role, sum(sizes), reason, function, len(sizes))
-                sizes.clear()
-
-    def _count(self, key: tuple[str, str, str, str], nbytes: int) -> None:
-        sizes = self._sizes.get(key)
-        if sizes is None:
-            sizes = self._sizes[key] = []
-        sizes.append(nbytes)

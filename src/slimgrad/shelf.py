@@ -1,10 +1,11 @@
 """Where coded tensors go and come from: codecs on one side, arena and buffers on the other, the ledger beside them.
 
     shelf.put(stored, tensor, role, plan)     code the tensor's whole storage, or keep it where coding does not pay
+    shelf.put_ready(..., coder)               the same where the recorder has a Coder for the site, as for most
     shelf.fetch(saved) -> Tensor              the tensor as it was saved
 
 Whole storages are coded in memory order, whatever views of them are saved; restored views are cut out of the decoded
-values, so strides are exact. Where the recorder has a Coder for the site, that does the same without a detour.
+values, so strides are exact.
 
 Note [Decoded once]. A convolution's backward and that of the ReLU before it read the same values one after the other.
 What was decoded is therefore held until another tensor is decoded, but only while more reads of it can follow: held any
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
+from torch import is_grad_enabled
 
 from slimgrad.codecs import Channels, Codec, Mask, Raw
 from slimgrad.coder import Coder, channels_of
@@ -27,7 +29,7 @@ from slimgrad.consumers import Call
 from slimgrad.ledger import Ledger
 from slimgrad.policy import DISK, Plan
 from slimgrad.roles import Need, Role
-from slimgrad.saved import NOTE, Kept, Part, Saved, Stored
+from slimgrad.saved import NOTE, NOTHING, Kept, Part, Saved, Stored
 from slimgrad.storage import Arena, Buffers, Freed, Heap, Slot
 from slimgrad.tiers import Deferred, Owner, Tiers
 
@@ -62,7 +64,6 @@ class Shelf:
         role: Role,
         plan: Plan,
         call: Call | None = None,
-        coder: Coder | None = None,
     ) -> None:
         """Store what `role` needs as the plan says; the ledger forgets what this replaces."""
         start = time.perf_counter()
@@ -70,12 +71,9 @@ class Shelf:
             self._take_back(stored)
         stored.shelf = self
         source = tensor.detach()
-        part = self._part(stored, source, role, plan, coder)
+        part = self._part(stored, source, role, plan)
         if part is None:
-            stored.keep(source)
-            detail = "" if call is None else call.name
-            self.ledger.record_kept(stored.path, role.name, stored.nbytes, plan.reason or NO_GAIN, detail)
-            return
+            return self._keep(stored, source, role, plan, call)
         stored.watch(source)
         if role.need is SIGN:
             stored.name = stored.name if stored.values is not None else role.name
@@ -88,6 +86,29 @@ class Shelf:
             self._note(stored, time.perf_counter() - start)
         if self.freed is not None:
             self.freed.passed(stored.nbytes)
+        return None
+
+    def put_ready(
+        self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan, call: Call | None, coder: Coder
+    ) -> None:
+        """Do what put() does where nothing is stored yet, values are needed and the coder fits."""
+        start = time.perf_counter()
+        codec, source = plan.codec, tensor.detach()
+        stored.shelf = self
+        slot = coder.encode(source, self.arena)
+        if slot is None or codec is None:
+            return self._keep(stored, source, role, plan, call)
+        self._n_coded += 1
+        if self._n_coded % SAMPLE_EVERY == 1 and not codec.is_lossless:
+            self._sample(stored, flattened(stored, source), codec, slot, role)
+        stored.name, stored.values = role.name, Part(codec, slot, plan, coder)
+        source.data = NOTHING  # what Stored.watch() does
+        stored.guard = source
+        seconds = time.perf_counter() - start
+        self.ledger.record_pack(stored.site[0], role.name, codec.name, coder.nbytes, slot.nbytes, seconds)
+        if self.freed is not None:
+            self.freed.passed(coder.nbytes)
+        return None
 
     def put_shape(self, stored: Stored, tensor: torch.Tensor, role: Role) -> None:
         """Note a tensor of which nothing is stored."""
@@ -113,13 +134,15 @@ class Shelf:
     def fetch(self, saved: Saved) -> torch.Tensor:
         """Return the tensor as it was saved."""
         stored = saved.stored
-        stored.check(saved.layout[0])
+        guard = stored.guard
+        if guard is not None and guard._version != stored.version:
+            stored.check(saved.layout[0])
         if stored.kept is not None:
             return saved.view_of(stored.kept)
         stored.n_reads += 1
         if self._last is not None:
             self._release_last(stored)
-        part = saved.part
+        part = stored.values if stored.flags is None else saved.part
         assert part is not None
         values = None if stored.decoded is None else stored.decoded_values(part)
         values = self._decode(stored, part, saved) if values is None else saved.view_of(values)
@@ -150,20 +173,17 @@ class Shelf:
                     storages.add(tensor.untyped_storage())
         return self.arena.nbytes_live + sum(storage.nbytes() for storage in storages)
 
-    def _part(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan, coder: Coder | None) -> Part | None:
+    def _part(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan) -> Part | None:
         """Return one coded form; None where the tensor had better stay as it is."""
         if plan.codec is None:
             return None
-        if coder is None:
-            is_later = plan.overlaps and stored.flags is None and stored.values is None
-            return (self._encode_later if is_later else self._encode)(stored, source, role, plan)
-        slot = coder.encode(source, self.arena)
-        if slot is None:
-            return None
-        self._n_coded += 1
-        if self._n_coded % SAMPLE_EVERY == 1 and not plan.codec.is_lossless:
-            self._sample(stored, flattened(stored, source), plan.codec, slot, role)
-        return Part(plan.codec, slot, plan, coder)
+        is_later = plan.overlaps and stored.flags is None and stored.values is None
+        return (self._encode_later if is_later else self._encode)(stored, source, role, plan)
+
+    def _keep(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan, call: Call | None) -> None:
+        stored.keep(source)
+        detail = "" if call is None else call.name
+        self.ledger.record_kept(stored.path, role.name, stored.nbytes, plan.reason or NO_GAIN, detail)
 
     def _decode(self, stored: Stored, part: Part, saved: Saved) -> torch.Tensor:
         """Return the tensor as it was saved, decoded anew."""
@@ -173,7 +193,8 @@ class Shelf:
             values = coder.decode(part.slot, self.buffers)  # pyright: ignore[reportArgumentType]  coders make Slots
         else:
             values = saved.view_of(outside_autocast(stored.decode, part, self.buffers))
-        stored.note_decoded(part, values)
+        if stored.n_saves > 1 or is_grad_enabled():
+            stored.note_decoded(part, values)
         self.ledger.record_unpack(stored.site[0], stored.name, time.perf_counter() - start)
         if self.freed is not None:
             self.freed.passed(stored.nbytes)

@@ -16,6 +16,7 @@ import torch
 from slimgrad import recipes
 from slimgrad.codecs import Codec, Raw
 from slimgrad.coder import Coder
+from slimgrad.consumers import Call
 from slimgrad.ledger import Ledger
 from slimgrad.planner.fake_disk import FakeTiers
 from slimgrad.planner.fake_pool import Pool
@@ -117,7 +118,13 @@ class FakeShelf(Shelf):
             root = source.stored.site if isinstance(source, Saved) else None
             self.again[site] = Again(root, n_calls, storage.nbytes())
 
-    def _part(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan, coder: Coder | None) -> Part | None:
+    def put_ready(
+        self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan, call: Call | None, coder: Coder
+    ) -> None:
+        """Do without the coder, which writes bytes."""
+        self.put(stored, tensor, role, plan, call)
+
+    def _part(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan) -> Part | None:
         """Do what Shelf._encode does, with bytes that are predicted."""
         if plan.codec is None:
             return None

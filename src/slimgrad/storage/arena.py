@@ -59,22 +59,22 @@ class Arena:
         nbytes = (nbytes + ALIGNMENT - 1) & -ALIGNMENT or ALIGNMENT
         heap = self._heap
         with heap.lock:
-            region, start = heap.reserve(nbytes)
+            region, start = heap.reserve(nbytes, is_open=True)
             slot = Slot(region, start, start + nbytes)
             region.is_reserved = True
         return slot
 
     def settle(self, slot: Slot, used: int) -> None:
         """Keep the first `used` bytes of a reservation."""
-        region, spare = slot._region, slot._end
-        slot._end = end = slot._start + ((used + ALIGNMENT - 1) & -ALIGNMENT)
-        slot.nbytes = used
+        region, start = slot._region, slot._start
+        end = start + ((used + ALIGNMENT - 1) & -ALIGNMENT)
         with self._heap.lock:
-            region.use(end)
+            region.cut_at(start, end)  # first: an interrupt after it loses the range, none gives it back twice
+            slot._end, slot.nbytes = end, used
             region.nbytes_coded += used
             region.is_reserved = False
-            if end < spare:
-                region.mend(end, spare)
+            if end > region.high or end > region.pages.touched:
+                region.use(end)
 
     def room(self, nbytes: int) -> torch.Tensor:
         """Return a reservation as a tensor, one-dimensional uint8."""

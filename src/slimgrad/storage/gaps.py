@@ -1,6 +1,8 @@
 """What is free of a stretch of bytes: sorted gaps, the lowest one that fits first.
 
     start = gaps.cut(nbytes)          [start, start + nbytes) is taken; -1: no gap is large enough
+    start = gaps.lowest(nbytes)       the same, but it stays free ...
+    gaps.cut_at(start, end)           ... until it is known how much of it is needed
     gaps.mend(start, end)             it is free again, in whatever order ranges come back
 
 Gaps are merged, so a stretch of which nothing is taken is one gap and starts at 0 again. Memory (heap.py) and the file
@@ -42,6 +44,24 @@ class Gaps:
                 del gaps[i]
                 return start
         return -1
+
+    def lowest(self, nbytes: int) -> int:
+        """Return the start of the lowest gap of that size, or -1."""
+        for start, end in self.gaps:
+            if end - start >= nbytes:
+                return start
+        return -1
+
+    def cut_at(self, start: int, end: int) -> None:
+        """Take [start, end), which is part of a gap."""
+        gaps = self.gaps
+        above, stop = gaps[-1]
+        if start == above:  # the usual case: what comes next after all that is taken
+            gaps[-1] = (end, stop)
+        elif start < end:
+            i = bisect_left(gaps, (start + 1,)) - 1
+            low, high = gaps[i]
+            gaps[i : i + 1] = [gap for gap in ((low, start), (end, high)) if gap[0] < gap[1]]
 
     def mend(self, start: int, end: int) -> None:
         """Make [start, end) a gap again, one with the gaps that touch it."""

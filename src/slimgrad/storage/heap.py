@@ -93,13 +93,13 @@ class Region(Gaps):
         dead = self.dead
         while dead:
             start, end, nbytes_coded = dead.popleft()
-            if nbytes_coded != DROPPED:
-                self.nbytes_coded -= nbytes_coded
-            else:
+            if nbytes_coded == DROPPED:  # still a gap
                 self.pages.touch_written(end)  # the writer may have got anywhere
                 self.is_reserved = False
-            if start < end:
-                self.mend(start, end)
+            else:
+                self.nbytes_coded -= nbytes_coded
+                if start < end:
+                    self.mend(start, end)
         while self.returned:
             lease = self.returned.popleft()
             self.lent.discard(lease)
@@ -119,20 +119,23 @@ class Heap:
         self._peak = 0
         unlock_in_child(self)
 
-    def reserve(self, nbytes: int) -> tuple[Region, int]:
-        """Return a region and where in it `nbytes` bytes, a multiple of ALIGNMENT, are now the caller's."""
+    def reserve(self, nbytes: int, is_open: bool = False) -> tuple[Region, int]:
+        """Return a region and where in it `nbytes` bytes, a multiple of ALIGNMENT, are now the caller's.
+
+        Those of an encoder stay a gap, `is_open`: it sets is_reserved, and cuts out what it needs when it knows.
+        """
         for region in self._regions:
             if region.dead or region.returned:
                 region.bury()
             if not region.is_reserved:
-                start = region.cut(nbytes)
+                start = region.lowest(nbytes) if is_open else region.cut(nbytes)
                 if start >= 0:
                     region.last_use = self._epoch
                     return region, start
         region = Region(_map_pages(self._region_nbytes, nbytes, self._make_pages))
         region.last_use = self._epoch
         self._regions.append(region)
-        return region, region.cut(nbytes)
+        return region, 0 if is_open else region.cut(nbytes)
 
     def regions(self) -> list[Region]:
         """Return all regions that hold memory, with up-to-date sums."""
@@ -180,7 +183,7 @@ class Heap:
         """Give all memory back to the system; what is in use goes when its last user dies. reserve() maps anew."""
         with self.lock:
             self._peak = max(self._peak, sum(region.pages.touched for region in self.regions()))
-            self._closed.update(region for region in self._regions if region.top)
+            self._closed.update(region for region in self._regions if region.top or region.is_reserved)
             self._regions = []
 
 
