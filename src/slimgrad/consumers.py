@@ -76,7 +76,8 @@ Consumer = Callable[[torch.Tensor, Call], Role]
 def role_of(tensor: torch.Tensor, call: Call | None) -> Role:
     """Return what the running function needs of a tensor that it saves."""
     base = tensor._base
-    if is_registered(tensor if base is None else base):
+    owner = tensor if base is None else base
+    if type(owner) is not torch.Tensor and is_registered(owner):
         return PARAMETER
     role = UNKNOWN
     if call is not None:

@@ -175,7 +175,9 @@ class Recorder(TorchFunctionMode):
         if stored.guard is None:  # nothing is
             if role.need is SHAPE:
                 return self.shelf.put_shape(stored, tensor, role)
-            missing, remembered = role, self._remembered(stored.site, role, tensor)
+            missing, remembered = role, self.plans.get((stored.site, role, stored.dtype, tensor.is_cpu))
+            if remembered is None:
+                remembered = self._remember(stored.site, role, tensor)
             bound, plan = remembered.bound, remembered.plan
             coder = None if role.need is SIGN else remembered.coder_for(tensor, stored.nbytes)
         else:
@@ -197,15 +199,12 @@ class Recorder(TorchFunctionMode):
             self.tuning.meter.note(stored, tensor, bound)
         return None
 
-    def _remembered(self, site: tuple[str, int], role: Role, tensor: torch.Tensor) -> Remembered:
+    def _remember(self, site: tuple[str, int], role: Role, tensor: torch.Tensor) -> Remembered:
         """Return bound and plan for the first save at a site; see Note [Remembered plans]."""
-        key = site, role, tensor.dtype, tensor.is_cpu
-        remembered = self.plans.get(key)
-        if remembered is None:
-            bound = self.tuning.bound_at(site[0], site)
-            remembered = Remembered(bound, self._plan(site, role, tensor, bound))
-            if self.is_constant and role.need is not Need.INDEX and len(self.plans) < MAX_PLANS:
-                self.plans[key] = remembered
+        bound = self.tuning.bound_at(site[0], site)
+        remembered = Remembered(bound, self._plan(site, role, tensor, bound))
+        if self.is_constant and role.need is not Need.INDEX and len(self.plans) < MAX_PLANS:
+            self.plans[site, role, tensor.dtype, tensor.is_cpu] = remembered
         return remembered
 
     def _plan(self, site: tuple[str, int], role: Role, tensor: torch.Tensor, bound: RoleBound) -> Plan:

@@ -15,9 +15,9 @@ longer, it would add to the peak, which lies in backward.
 from __future__ import annotations
 
 import gc
-import time
 import weakref
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, TypeVar
 
 import torch
@@ -66,7 +66,7 @@ class Shelf:
         call: Call | None = None,
     ) -> None:
         """Store what `role` needs as the plan says; the ledger forgets what this replaces."""
-        start = time.perf_counter()
+        start = perf_counter()
         if stored.guard is not None:
             self._take_back(stored)
         stored.shelf = self
@@ -83,7 +83,7 @@ class Shelf:
             if plan.keeps_sign and (stored.flag is None or stored.flag.is_sign or part.codec.is_lossless):
                 stored.flags = None
         if not isinstance(part.slot, Deferred):
-            self._note(stored, time.perf_counter() - start)
+            self._note(stored, perf_counter() - start)
         if self.freed is not None:
             self.freed.passed(stored.nbytes)
         return None
@@ -92,7 +92,7 @@ class Shelf:
         self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan, call: Call | None, coder: Coder
     ) -> None:
         """Do what put() does where nothing is stored yet, values are needed and the coder fits."""
-        start = time.perf_counter()
+        start = perf_counter()
         codec, source = plan.codec, tensor.detach()
         stored.shelf = self
         slot = coder.encode(source, self.arena)
@@ -104,7 +104,7 @@ class Shelf:
         stored.name, stored.values = role.name, Part(codec, slot, plan, coder)
         source.data = NOTHING  # what Stored.watch() does
         stored.guard = source
-        seconds = time.perf_counter() - start
+        seconds = perf_counter() - start
         self.ledger.record_pack(stored.site[0], role.name, codec.name, coder.nbytes, slot.nbytes, seconds)
         if self.freed is not None:
             self.freed.passed(coder.nbytes)
@@ -187,7 +187,7 @@ class Shelf:
 
     def _decode(self, stored: Stored, part: Part, saved: Saved) -> torch.Tensor:
         """Return the tensor as it was saved, decoded anew."""
-        start = time.perf_counter()
+        start = perf_counter()
         coder = part.coder
         if coder is not None and coder.layout == saved.layout:
             values = coder.decode(part.slot, self.buffers)  # pyright: ignore[reportArgumentType]  coders make Slots
@@ -195,7 +195,7 @@ class Shelf:
             values = saved.view_of(outside_autocast(stored.decode, part, self.buffers))
         if stored.n_saves > 1 or is_grad_enabled():
             stored.note_decoded(part, values)
-        self.ledger.record_unpack(stored.site[0], stored.name, time.perf_counter() - start)
+        self.ledger.record_unpack(stored.site[0], stored.name, perf_counter() - start)
         if self.freed is not None:
             self.freed.passed(stored.nbytes)
         return values
@@ -215,10 +215,10 @@ class Shelf:
         is_leaving = self.tiers.takes(plan, stored.nbytes)
 
         def encode() -> tuple[Codec, Owner] | None:
-            start = time.perf_counter()
+            start = perf_counter()
             found = self._code(stored, flat, channels, role, plan, is_leaving)
             codec, nbytes = (RAW, stored.nbytes) if found is None else (found[0], found[1].nbytes)
-            seconds = time.perf_counter() - start
+            seconds = perf_counter() - start
             self.ledger.record_pack(stored.path, role.name, codec.name, stored.nbytes, nbytes, seconds)
             return found
 
