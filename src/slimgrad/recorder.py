@@ -189,10 +189,7 @@ class Recorder(TorchFunctionMode):
                 return None
             self.progress.learn(stored.site, missing)
             plan, coder = self._plan(stored.site, stored.coded_role(missing), tensor, bound), None
-        if coder is None:
-            self.shelf.put(stored, tensor, missing, plan, call)
-        else:
-            self.shelf.put_ready(stored, tensor, missing, plan, call, coder)
+        self.shelf.put(stored, tensor, missing, plan, call, coder)
         if missing.need is not SIGN:
             stored.role, stored.bound = missing, bound
         if self.tuning.meter.is_on:

@@ -1,11 +1,10 @@
 """Where coded tensors go and come from: codecs on one side, arena and buffers on the other, the ledger beside them.
 
     shelf.put(stored, tensor, role, plan)     code the tensor's whole storage, or keep it where coding does not pay
-    shelf.put_ready(..., coder)               the same where the recorder has a Coder for the site, as for most
     shelf.fetch(saved) -> Tensor              the tensor as it was saved
 
 Whole storages are coded in memory order, whatever views of them are saved; restored views are cut out of the decoded
-values, so strides are exact.
+values, so strides are exact. Where the recorder has a Coder for the site, that does the same without a detour.
 
 Note [Decoded once]. A convolution's backward and that of the ReLU before it read the same values one after the other.
 What was decoded is therefore held until another tensor is decoded, but only while more reads of it can follow: held any
@@ -64,8 +63,31 @@ class Shelf:
         role: Role,
         plan: Plan,
         call: Call | None = None,
+        coder: Coder | None = None,
     ) -> None:
-        """Store what `role` needs as the plan says; the ledger forgets what this replaces."""
+        """Store what `role` needs as the plan says; a coder is given only where it is values, and nothing is stored."""
+        if coder is None:
+            return self._put_as_tensor(stored, tensor, role, plan, call)
+        start = perf_counter()
+        codec, source = plan.codec, tensor.detach()
+        stored.shelf = self
+        slot = coder.encode(source, self.arena)
+        if slot is None or codec is None:
+            return self._keep(stored, source, role, plan, call)
+        self._n_coded += 1
+        if self._n_coded % SAMPLE_EVERY == 1 and not codec.is_lossless:
+            self._sample(stored, flattened(stored, source), codec, slot, role)
+        stored.name, stored.values = role.name, Part(codec, slot, plan, coder)
+        source.data = NOTHING  # what Stored.watch() does
+        stored.guard = source
+        seconds = perf_counter() - start
+        self.ledger.record_pack(stored.site[0], role.name, codec.name, coder.nbytes, slot.nbytes, seconds)
+        if self.freed is not None:
+            self.freed.passed(coder.nbytes)
+        return None
+
+    def _put_as_tensor(self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan, call: Call | None) -> None:
+        """Do the same for every kind of need; the ledger forgets what this replaces."""
         start = perf_counter()
         if stored.guard is not None:
             self._take_back(stored)
@@ -86,28 +108,6 @@ class Shelf:
             self._note(stored, perf_counter() - start)
         if self.freed is not None:
             self.freed.passed(stored.nbytes)
-        return None
-
-    def put_ready(
-        self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan, call: Call | None, coder: Coder
-    ) -> None:
-        """Do what put() does where nothing is stored yet, values are needed and the coder fits."""
-        start = perf_counter()
-        codec, source = plan.codec, tensor.detach()
-        stored.shelf = self
-        slot = coder.encode(source, self.arena)
-        if slot is None or codec is None:
-            return self._keep(stored, source, role, plan, call)
-        self._n_coded += 1
-        if self._n_coded % SAMPLE_EVERY == 1 and not codec.is_lossless:
-            self._sample(stored, flattened(stored, source), codec, slot, role)
-        stored.name, stored.values = role.name, Part(codec, slot, plan, coder)
-        source.data = NOTHING  # what Stored.watch() does
-        stored.guard = source
-        seconds = perf_counter() - start
-        self.ledger.record_pack(stored.site[0], role.name, codec.name, coder.nbytes, slot.nbytes, seconds)
-        if self.freed is not None:
-            self.freed.passed(coder.nbytes)
         return None
 
     def put_shape(self, stored: Stored, tensor: torch.Tensor, role: Role) -> None:

@@ -118,11 +118,17 @@ class FakeShelf(Shelf):
             root = source.stored.site if isinstance(source, Saved) else None
             self.again[site] = Again(root, n_calls, storage.nbytes())
 
-    def put_ready(
-        self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan, call: Call | None, coder: Coder
+    def put(
+        self,
+        stored: Stored,
+        tensor: torch.Tensor,
+        role: Role,
+        plan: Plan,
+        call: Call | None = None,
+        coder: Coder | None = None,
     ) -> None:
         """Do without the coder, which writes bytes."""
-        self.put(stored, tensor, role, plan, call)
+        super().put(stored, tensor, role, plan, call)
 
     def _part(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan) -> Part | None:
         """Do what Shelf._encode does, with bytes that are predicted."""
