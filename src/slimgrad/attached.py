@@ -150,11 +150,11 @@ def _has_storage(tensor: torch.Tensor) -> bool:
 def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
-    elif depth and isinstance(value, Mapping):
-        yield from _tensors(list(value.values()), depth)
     elif depth and isinstance(value, (list, tuple)):
         for item in value:
             yield from _tensors(item, depth - 1)
+    elif depth and isinstance(value, (dict, Mapping)):  # asked last: an abstract class takes long to answer
+        yield from _tensors(list(value.values()), depth)
 
 
 def _matches(path: str, pattern: str) -> bool:

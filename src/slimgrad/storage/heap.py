@@ -139,7 +139,7 @@ class Heap:
 
     def regions(self) -> list[Region]:
         """Return all regions that hold memory, with up-to-date sums."""
-        regions = [*self._regions, *self._closed]
+        regions = [*self._regions, *self._closed] if self._closed else list(self._regions)  # a weak set is slow to ask
         for region in regions:
             region.bury()
         return regions
