@@ -87,7 +87,7 @@ def test_the_first_step_is_frugal_and_later_ones_keep_what_fits():
         assert set(session.planned.choices.values()) == {CODE}
         task.step()
         task.step()
-        assert set(session.planned.choices.values()) == {CODE, KEEP}
+        assert set(session.planned.choices.values()) >= {CODE, KEEP}  # and AGAIN, where that took the least time
         text = str(session.report())
     assert "predicted peak" in text
     assert "keep" in text
