@@ -44,14 +44,13 @@ from slimgrad.bounds.sensitivity import (
 )
 from slimgrad.errors import ConfigError
 
-AIM = 0.9  # of e2: sums of what sites add are mostly a little above what audits find, and this leaves room for chance
+AIM = 0.8  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
 SIGMAS = 3.5  # between what is aimed at in a layer and its limit, by the spread of what was measured in it
 QUOTA, FIRST_QUOTA = 1 / 16, 1 / 8  # of all values: originals that may be kept in one step; until each was measured
 LOOSEN = 2.0  # at most, from one measurement to the next
 SET_EVERY = 5  # steps, while some sites wait for their turn
 ALARM = 1.2  # x what is aimed at: expected from here on, bounds are set anew at once
 ABSENT = 5  # steps until a site that did not run in its turn has another
-SURE = 3  # measurements, from which on a site without a surprise sits out every second round
 SURPRISE = 1.5  # x what was known of a site: from here on, its next turn comes sooner
 SMALL = 1 / 500  # of all values: the smallest tensors, up to this much in all, are coded as finely as can be
 FORGET = 0.5  # per round: what was known of a site that is exact now
@@ -183,8 +182,8 @@ class Noise:
             if key in wanted:
                 is_surprise = key in known and noise_of(entry) > SURPRISE * noise_of(known[key])
                 entry["due"] = self._next_round(reading.step)
-                if entry["own"]["n"] >= SURE and not is_surprise:
-                    entry["due"] = self._next_round(entry["due"])
+                if reading.step >= self.every and not is_surprise:
+                    entry["due"] += self.every
                 entry["fresh"] = entry["fresh"] and not is_surprise
             elif key not in seen and entry["due"] <= reading.step:
                 entry["due"] = reading.step + ABSENT  # it did not run: others first

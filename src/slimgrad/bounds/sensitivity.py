@@ -24,8 +24,8 @@ of audits lies from what is expected goes with it: in units of it, the same in a
 Note [Kin]. Where an error goes is believed of the site itself and of no other: the noise of a GPT's last norm grew
 800-fold in 120 steps, unseen, while those of its other norms hardly changed.
 
-Note [When]. Rounds begin at the first steps and then every so often. Each site has a turn in the first three; from then
-on, one that was found as expected sits out the next.
+Note [When]. Rounds begin at the first steps and then every so often. Networks change fast at first, so that each site
+has a turn in every round; later, one that was found as expected sits out the next.
 """
 
 from __future__ import annotations
