@@ -28,6 +28,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 import slimgrad
+from slimgrad.lab import machine
 
 N_SAVES, N_CODED = 400, 100
 WARM_UP, ROUNDS = 3, 61
@@ -140,7 +141,8 @@ def main() -> None:
         table.add_row(f"coded, {n_values} values", *(str(row[name]) for name in ("added", "codec", "beyond")), "")
     Console(width=120).print(table)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"left_alone": alone, "coded": sizes}, indent=2) + "\n")
+        record = {"machine": machine.describe(), "left_alone": alone, "coded": sizes}
+        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
