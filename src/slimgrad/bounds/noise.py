@@ -45,7 +45,7 @@ from slimgrad.bounds.sensitivity import (
 from slimgrad.errors import ConfigError
 
 AIM = 0.8  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
-SIGMAS = 4.5  # between what is aimed at in a layer and its limit, by the spread of what was measured in it
+SIGMAS = 3.5  # between what is aimed at in a layer and its limit, by the spread of what was measured in it
 QUOTA, FIRST_QUOTA = 1 / 16, 1 / 8  # of all values: originals that may be kept in one step; until each was measured
 LOOSEN = 2.0  # at most, from one measurement to the next
 SET_EVERY = 5  # steps, while some sites wait for their turn
