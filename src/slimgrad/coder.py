@@ -48,7 +48,8 @@ class Coder:
         """Return the coder for storages like this tensor's, which has to fill its storage."""
         if plan.codec is None or plan.tier or plan.overlaps:
             return None
-        if tensor.dtype not in ARRAYS or not tensor.is_cpu or not fills(tensor, nbytes):
+        has_address = tensor.untyped_storage().device == CPU  # that of a fake tensor is on "meta"
+        if tensor.dtype not in ARRAYS or not has_address or not fills(tensor, nbytes):
             return None
         n = nbytes // tensor.dtype.itemsize
         channels = channels_of(tensor, n, plan)

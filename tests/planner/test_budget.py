@@ -79,7 +79,9 @@ def test_a_sweep_of_budgets_is_predicted_right():
     assert sum(verdicts) >= 12
 
 
-def test_the_first_step_is_frugal_and_later_ones_keep_what_fits():
+def test_the_first_step_is_frugal_and_later_ones_keep_what_fits(monkeypatch):
+    # where coding is slow, on a busy machine, making again may take less time: not what this is about
+    monkeypatch.setattr("slimgrad.planner.planned.making_bandwidth", lambda: 1.0)
     low, high = bounds_of_the_peak()
     task = Task()
     with attach(task.net, task.criterion, bound=Relative(0.5), policy=Budget((low + high) // 2, "live")) as session:
@@ -87,7 +89,7 @@ def test_the_first_step_is_frugal_and_later_ones_keep_what_fits():
         assert set(session.planned.choices.values()) == {CODE}
         task.step()
         task.step()
-        assert set(session.planned.choices.values()) >= {CODE, KEEP}  # and AGAIN, where that took the least time
+        assert set(session.planned.choices.values()) == {CODE, KEEP}
         text = str(session.report())
     assert "predicted peak" in text
     assert "keep" in text

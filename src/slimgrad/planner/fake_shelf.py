@@ -15,8 +15,6 @@ import torch
 
 from slimgrad import recipes
 from slimgrad.codecs import Codec, Raw
-from slimgrad.coder import Coder
-from slimgrad.consumers import Call
 from slimgrad.ledger import Ledger
 from slimgrad.planner.fake_disk import FakeTiers
 from slimgrad.planner.fake_pool import Pool
@@ -117,18 +115,6 @@ class FakeShelf(Shelf):
             source, n_calls = recipe.root
             root = source.stored.site if isinstance(source, Saved) else None
             self.again[site] = Again(root, n_calls, storage.nbytes())
-
-    def put(
-        self,
-        stored: Stored,
-        tensor: torch.Tensor,
-        role: Role,
-        plan: Plan,
-        call: Call | None = None,
-        coder: Coder | None = None,
-    ) -> None:
-        """Do without the coder, which writes bytes."""
-        super().put(stored, tensor, role, plan, call)
 
     def _part(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan) -> Part | None:
         """Do what Shelf._encode does, with bytes that are predicted."""
