@@ -103,6 +103,7 @@ def figures(audits: list[Audit], numels: Mapping[str, int], e2: float) -> dict[s
     counted = audits[LEFT_OUT:]
     noise = [audit.noise for audit in counted]
     means = [sum(noise[i : i + WINDOW]) / WINDOW for i in range(len(noise) - WINDOW + 1)]
+    ratios = [audit.noise / audit.expected for audit in counted if audit.expected]
     worst = [share.noise for audit in counted for share in audit.counted.values()]
     mean, mean_of_10 = sum(noise) / len(noise), max(means, default=0.0)
     return {
@@ -112,7 +113,7 @@ def figures(audits: list[Audit], numels: Mapping[str, int], e2: float) -> dict[s
         "largest_mean_of_10": mean_of_10,
         "largest_of_a_layer": max(worst),
         "mean_by_parameters": sum(by_parameters(audit, numels) for audit in counted) / len(counted),
-        "measured_over_expected": sum(audit.noise / audit.expected for audit in counted) / len(counted),
+        "measured_over_expected": sum(ratios) / len(ratios),
         "saved_ratio": sum(audit.saved_ratio for audit in counted) / len(counted),
         "keeps_mean": mean_of_10 <= e2 if means else None,
         "keeps_largest": max(noise) <= 1.5 * e2,
