@@ -68,6 +68,27 @@ def test_what_adds_much_more_than_it_did_is_not_loosened():
     assert rel_of(bound, FIRST, grown) == rel
 
 
+def followed(bound, state, step, noises):
+    """Return the state after a step in which the errors of some norms were followed and added these noises."""
+    sites = tuple(replace(site_reading(site), role="layer norm input") for site in noises)
+    errors = tuple(
+        ErrorReading((site,), noise, {}, reach) for site, noise in noises.items() for reach in ("near", "far")
+    )
+    return bound.update(state, Reading(step, 1.0, sites, errors=errors, layers={"conv1": 1.0}))
+
+
+def test_an_error_that_once_went_nowhere_is_followed_again_in_time():
+    bound = Noise(0.05)
+    state = followed(bound, bound.start(), 2, {FIRST: 1e-12, SECOND: 1e-3})
+    turns = []
+    for step in range(100, 4001, 100):
+        (site,) = bound.wants(step, state).travels
+        turns.append(site)
+        state = followed(bound, state, step, {site: 1e-12 if site == FIRST else 1e-3})
+    assert turns[0] == SECOND
+    assert 1 <= turns.count(FIRST) < turns.count(SECOND)
+
+
 def test_a_bound_is_never_above_two_rms():
     bound = Noise(1.0)
     state = bound.start()

@@ -13,6 +13,7 @@ from slimgrad.bounds.sensitivity import (
     DRIFT,
     LEARN,
     LEARN_SPREAD,
+    RECENT,
     START,
     START_SPREAD,
     loads,
@@ -115,6 +116,16 @@ def test_the_spread_of_a_layer_is_how_far_measurements_lie_from_what_was_expecte
     assert spreads(quiet, sites, reading_of(grown), {"norm": 1e-9})["norm"] == pytest.approx(LEARN_SPREAD, rel=1e-3)
     little = spreads(quiet, sites, reading_of(grown), tenth)["norm"]
     assert 0.0 < little < 0.5 * LEARN_SPREAD
+
+
+def test_what_was_measured_long_ago_says_nothing_about_scatter():
+    sites, grown = known(NORM), ErrorReading((NORM,), 0.1, {"norm": 0.1})
+    learn(sites, ErrorReading((NORM,), 0.001, {"norm": 0.001}), step=10)
+    soon, late = (
+        spreads({}, sites, reading_of(grown, step=10 + after), {"norm": 0.01}) for after in (RECENT, RECENT + 1)
+    )
+    assert soon["norm"] > START_SPREAD
+    assert late == {}
 
 
 def test_convolutions_start_from_the_formula_and_norms_from_what_is_typical():

@@ -52,6 +52,7 @@ SET_EVERY = 5  # steps, while some sites wait for their turn
 ALARM = 1.2  # x what is aimed at: expected from here on, bounds are set anew at once
 ABSENT = 5  # steps until a site that did not run in its turn has another
 SURPRISE = 1.5  # x what was known of a site: from here on, its next turn comes sooner
+UNSEEN = 1 / 100  # of e2: what a site may add elsewhere although it did not when its error was last followed
 SMALL = 1 / 500  # of all values: the smallest tensors, up to this much in all, are coded as finely as can be
 FORGET = 0.5  # per round: what was known of a site that is exact now
 CALIBRATE, CALIBRATED = 0.2, (0.25, 4.0)  # weight of an audit, and limits of what audits may do
@@ -97,7 +98,7 @@ class Noise:
         far: list[str] = []
         if new or is_due(step, self.every):  # then some of the errors that travel are followed
             travelling = new or [key for key, entry in sites.items() if entry["travels"] and entry["rel"]]
-            far = _of_one_role(_within_quota(_most_doubtful_first(travelling, sites, step), sites), sites)
+            far = _of_one_role(_within_quota(self._most_doubtful_first(travelling, sites, step), sites), sites)
         chosen = far or _within_quota(_most_noise_first(due, sites), sites)
         return Request(errors=_sites(chosen), travels=_sites(far))
 
@@ -188,6 +189,19 @@ class Noise:
             elif key not in seen and entry["due"] <= reading.step:
                 entry["due"] = reading.step + ABSENT  # it did not run: others first
 
+    def _most_doubtful_first(self, keys: Iterable[str], sites: Sites, step: int) -> list[str]:
+        """Return the keys ordered by how much noise may travel since it was last followed; those never followed first.
+
+        UNSEEN is on top of what is known: errors that went nowhere in a new network may do so in a trained one.
+        """
+
+        def doubt(key: str) -> tuple[bool, float, str]:
+            far, near = sites[key]["far"], sites[key]["near"]
+            noise = max(far["noise"], near["noise"]) * sites[key]["rel"] ** 2 + UNSEEN * self.e2
+            return far["n"] > 0, -noise * (step - far["at"]), key
+
+        return sorted(keys, key=doubt)
+
     def _next_round(self, step: int) -> int:
         """Return the first step of the round after this one: within a round each site that is due has its turn."""
         return next((first for first in FIRST_STEPS if first > step), (step // self.every + 1) * self.every)
@@ -240,16 +254,6 @@ class Noise:
 def _most_noise_first(keys: Iterable[str], sites: Sites) -> list[str]:
     """Return the keys ordered by the step from which on they are due; of one round, those that add the most first."""
     return sorted(keys, key=lambda key: (sites[key]["due"], -noise_of(sites[key]) * sites[key]["rel"] ** 2, key))
-
-
-def _most_doubtful_first(keys: Iterable[str], sites: Sites, step: int) -> list[str]:
-    """Return the keys ordered by how much noise was last seen to travel how long ago; those never followed first."""
-
-    def doubt(key: str) -> tuple[bool, float, str]:
-        far = sites[key]["far"]
-        return far["n"] > 0, -far["noise"] * sites[key]["rel"] ** 2 * (step - far["at"]), key
-
-    return sorted(keys, key=doubt)
 
 
 def _of_one_role(keys: list[str], sites: Sites) -> list[str]:
