@@ -25,8 +25,8 @@ NETS = {
     "alexnet": replace(BASE, model="alexnet", options={"width": 0.5}),
     "resnet50": replace(BASE, model="resnet50", options={"width": 0.125}),
     "gpt": Recipe(
-        "gpt", "sotu", size=128, steps=800, batch=16, lr=2e-3, audits=8, test_every=200, test_examples=2048, threads=1,
-        options={"width": 96, "depth": 4, "heads": 4, "dropout": 0.0},
+        "gpt", "sotu", size=128, steps=4000, batch=16, lr=2e-3, audits=8, threads=1,
+        test_every=1000, test_examples=2048, options={"width": 64, "depth": 3, "heads": 4, "dropout": 0.0},
     ),
 }  # fmt: skip
 FIRST = "resnet18"
