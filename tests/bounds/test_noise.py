@@ -68,6 +68,14 @@ def test_what_adds_much_more_than_it_did_is_not_loosened():
     assert rel_of(bound, FIRST, grown) == rel
 
 
+@pytest.mark.parametrize(("every", "learns"), [(100, False), (400, True)])
+def test_how_long_ago_a_measurement_shows_scatter_goes_by_the_rounds(every, learns):
+    bound = Noise(0.05, every=every)
+    known = bound.update(bound.start(), reading(2, 1e-4))
+    later = bound.update(known, reading(600, 1e-2, rel_of(bound, FIRST, known)))
+    assert (later["spreads"] != known["spreads"]) is learns
+
+
 def followed(bound, state, step, noises):
     """Return the state after a step in which the errors of some norms were followed and added these noises."""
     sites = tuple(replace(site_reading(site), role="layer norm input") for site in noises)

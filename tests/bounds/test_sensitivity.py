@@ -13,7 +13,6 @@ from slimgrad.bounds.sensitivity import (
     DRIFT,
     LEARN,
     LEARN_SPREAD,
-    RECENT,
     START,
     START_SPREAD,
     loads,
@@ -22,6 +21,7 @@ from slimgrad.bounds.sensitivity import (
     spreads,
 )
 
+RECENT = 250
 NORM, OTHER, CONV = ("norm", 1), ("other", 1), ("conv", 1)
 
 
@@ -108,13 +108,15 @@ def test_an_error_is_related_to_the_gradient_without_it_and_to_no_less_than_is_l
 
 def test_the_spread_of_a_layer_is_how_far_measurements_lie_from_what_was_expected():
     sites, same, grown = known(NORM), *(ErrorReading((NORM,), e, {"norm": e}) for e in (0.001, 0.001 * math.e))
-    assert spreads({}, sites, reading_of(same), {}) == {}  # nothing was expected yet
+    assert spreads({}, sites, reading_of(same), {}, RECENT) == {}  # nothing was expected yet
     learn(sites, same)
     whole, tenth = loads(sites), {"norm": 10 * loads(sites)["norm"]}
     quiet = {"norm": 0.0}
-    assert spreads({}, sites, reading_of(same), {**whole, "norm": 0.01})["norm"] < START_SPREAD
-    assert spreads(quiet, sites, reading_of(grown), {"norm": 1e-9})["norm"] == pytest.approx(LEARN_SPREAD, rel=1e-3)
-    little = spreads(quiet, sites, reading_of(grown), tenth)["norm"]
+    assert spreads({}, sites, reading_of(same), {**whole, "norm": 0.01}, RECENT)["norm"] < START_SPREAD
+    assert spreads(quiet, sites, reading_of(grown), {"norm": 1e-9}, RECENT)["norm"] == pytest.approx(
+        LEARN_SPREAD, rel=1e-3
+    )
+    little = spreads(quiet, sites, reading_of(grown), tenth, RECENT)["norm"]
     assert 0.0 < little < 0.5 * LEARN_SPREAD
 
 
@@ -122,7 +124,7 @@ def test_what_was_measured_long_ago_says_nothing_about_scatter():
     sites, grown = known(NORM), ErrorReading((NORM,), 0.1, {"norm": 0.1})
     learn(sites, ErrorReading((NORM,), 0.001, {"norm": 0.001}), step=10)
     soon, late = (
-        spreads({}, sites, reading_of(grown, step=10 + after), {"norm": 0.01}) for after in (RECENT, RECENT + 1)
+        spreads({}, sites, reading_of(grown, step=10 + after), {"norm": 0.01}, RECENT) for after in (RECENT, RECENT + 1)
     )
     assert soon["norm"] > START_SPREAD
     assert late == {}

@@ -40,6 +40,7 @@ from slimgrad.bounds.sensitivity import (
     loads,
     noise_of,
     shares_of,
+    travelling,
     unknown_share,
 )
 from slimgrad.errors import ConfigError
@@ -52,6 +53,7 @@ SET_EVERY = 5  # steps, while some sites wait for their turn
 ALARM = 1.2  # x what is aimed at: expected from here on, bounds are set anew at once
 ABSENT = 5  # steps until a site that did not run in its turn has another
 SURPRISE = 1.5  # x what was known of a site: from here on, its next turn comes sooner
+RECENT = 2.5  # x every: a site that sat out a round was measured less long ago than this
 UNSEEN = 1 / 100  # of e2: what a site may add elsewhere although it did not when its error was last followed
 SMALL = 1 / 500  # of all values: the smallest tensors, up to this much in all, are coded as finely as can be
 FORGET = 0.5  # per round: what was known of a site that is exact now
@@ -97,8 +99,8 @@ class Noise:
         new = [key for key in due if sites[key]["travels"] and not sites[key]["far"]["n"]]
         far: list[str] = []
         if new or is_due(step, self.every):  # then some of the errors that travel are followed
-            travelling = new or [key for key, entry in sites.items() if entry["travels"] and entry["rel"]]
-            far = _of_one_role(_within_quota(self._most_doubtful_first(travelling, sites, step), sites), sites)
+            candidates = new or [key for key, entry in sites.items() if entry["travels"] and entry["rel"]]
+            far = _of_one_role(_within_quota(self._most_doubtful_first(candidates, sites, step), sites), sites)
         chosen = far or _within_quota(_most_noise_first(due, sites), sites)
         return Request(errors=_sites(chosen), travels=_sites(far))
 
@@ -108,7 +110,7 @@ class Noise:
         for one in reading.sites:
             key = site_key(one.site)
             sites[key] = sensitivity.seen(sites.get(key), one, reading.energy)
-        spreads = sensitivity.spreads(state["spreads"], sites, reading, state["loads"])
+        spreads = sensitivity.spreads(state["spreads"], sites, reading, state["loads"], RECENT * self.every)
         for error in reading.errors:
             sensitivity.measure(sites, error, reading, state["loads"])
         self._give_turns(sites, known, reading)
@@ -196,8 +198,8 @@ class Noise:
         """
 
         def doubt(key: str) -> tuple[bool, float, str]:
-            far, near = sites[key]["far"], sites[key]["near"]
-            noise = max(far["noise"], near["noise"]) * sites[key]["rel"] ** 2 + UNSEEN * self.e2
+            entry, far = sites[key], sites[key]["far"]
+            noise = travelling(entry) * entry["rel"] ** 2 + UNSEEN * self.e2
             return far["n"] > 0, -noise * (step - far["at"]), key
 
         return sorted(keys, key=doubt)

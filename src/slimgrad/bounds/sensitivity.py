@@ -42,7 +42,6 @@ START = 0.25
 LEARN, LEARN_SPREAD = 0.7, 0.3  # weights of a new measurement
 START_SPREAD = 0.09  # of a layer: a standard deviation of 0.3, or a factor of 1.3
 LEAST_RATIO, MOST_RATIO = 0.6, 100.0  # measured / expected: less than this does no harm, and counts no more than this
-RECENT = 250  # steps: measurements farther apart say how the network has changed, and not how much they scatter
 TYPICAL = 0.004  # noise at rel = 1 of a site whose error travels, before any was measured
 DRIFT = 0.5  # how far errors are taken to follow those near by, and of their role ...
 MOST_DRIFT = 4.0  # ... and from what change on no farther
@@ -71,9 +70,11 @@ def seen(entry: State | None, one: SiteReading, energy: float) -> State:
 
 
 def spreads(
-    known: Mapping[str, float], sites: Sites, reading: Reading, expected: Mapping[str, float]
+    known: Mapping[str, float], sites: Sites, reading: Reading, expected: Mapping[str, float], recent: float
 ) -> dict[str, float]:
     """Return by layer how far measurements lie from what was expected: the mean square of log(measured / expected).
+
+    Measurements more than `recent` steps apart say how the network has changed, and not how much they scatter.
 
     To be asked before `measure` learns from the reading. `expected` is as `loads` returns it: a measurement of
     little of what a layer gets says little. See Note [Spread].
@@ -86,7 +87,7 @@ def spreads(
         ]
         for layer, share in _shares(error, reading, expected).items():
             before = sum(part["shares"].get(layer, 0.0) * rel2 for part, rel2 in parts)
-            if before > 0 and all(part["n"] and reading.step - part["at"] <= RECENT for part, _ in parts):
+            if before > 0 and all(part["n"] and reading.step - part["at"] <= recent for part, _ in parts):
                 measured[layer] = measured.get(layer, 0.0) + share
                 foreseen[layer] = foreseen.get(layer, 0.0) + before
     weights = {layer: max(measured[layer], foreseen[layer]) / (expected.get(layer) or math.inf) for layer in measured}
@@ -144,7 +145,12 @@ def fill_in(sites: Sites) -> None:
 
 def noise_of(entry: State) -> float:
     """Return what the site adds to the whole gradient at rel = 1."""
-    return entry["own"]["noise"] + max(entry["near"]["noise"], entry["far"]["noise"])
+    return entry["own"]["noise"] + travelling(entry)
+
+
+def travelling(entry: State) -> float:
+    """Return what the site adds to other layers than those that read it, at rel = 1."""
+    return max(entry["near"]["noise"], entry["far"]["noise"])
 
 
 def shares_of(sites: Sites) -> tuple[list[str], np.ndarray]:
