@@ -68,6 +68,15 @@ def test_what_adds_much_more_than_it_did_is_not_loosened():
     assert rel_of(bound, FIRST, grown) == rel
 
 
+def test_what_is_expected_is_the_share_of_energy_also_where_layers_weigh_otherwise():
+    bound = Noise(0.05)
+    alike = {"layers": {"conv1": 0.9, "conv2": 0.1}, "weights": {"conv1": 0.5, "conv2": 0.5}}
+    state = bound.update(bound.start(), replace(reading(1, 0.01), **alike))
+    rel2 = sum((rel_of(bound, site, state) / START) ** 2 for site in (FIRST, SECOND))
+    assert bound.noise(state) == pytest.approx(0.01 * rel2)
+    assert 0.0 < rel2 < 2.0
+
+
 @pytest.mark.parametrize(("every", "learns"), [(100, False), (400, True)])
 def test_how_long_ago_a_measurement_shows_scatter_goes_by_the_rounds(every, learns):
     bound = Noise(0.05, every=every)

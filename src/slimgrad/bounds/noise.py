@@ -132,8 +132,7 @@ class Noise:
         return state
 
     def noise(self, state: State) -> float | None:
-        sites = state["sites"].values()
-        return state["calibration"] * sum(noise_of(entry) * entry["rel"] ** 2 for entry in sites) if sites else None
+        return state["calibration"] * state["loads"][ALL] if state["sites"] else None
 
     def audited(self, state: State, measured: float, layers: Mapping[str, float], step: int) -> State:
         """Learn from an audit how far expectation and truth are apart, in all and in each layer."""
@@ -210,8 +209,8 @@ class Noise:
 
     def _is_alarming(self, state: State) -> bool:
         loads, spreads = state["loads"], state["spreads"]
-        expected = self.noise(state) or 0.0
-        return expected > ALARM * AIM * self.e2 or any(
+        spent = sum(noise_of(entry) * entry["rel"] ** 2 for entry in state["sites"].values())
+        return state["calibration"] * spent > ALARM * AIM * self.e2 or any(
             load > ALARM * self._aim(layer, spreads) for layer, load in loads.items()
         )
 
