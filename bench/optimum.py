@@ -21,10 +21,10 @@ import torch
 from published import SETS, TARGETS, Setup
 
 from slimgrad import Relative, codecs
-from slimgrad.bounds.base import NEGLIGIBLE, layer_of
+from slimgrad.bounds.base import NEGLIGIBLE
 from slimgrad.codecs import Nested
-from slimgrad.lab import machine, replay
-from slimgrad.lab.replay import Recorded, Step
+from slimgrad.lab import machine
+from slimgrad.lab.replay import Recorded, Step, replay
 from slimgrad.lab.samples import rms_of_nonzero
 
 RELS = 2.0 ** np.array((-5.0, -3.0, -2.0, -1.0, 0.0))
@@ -40,17 +40,6 @@ class Curves(NamedTuple):
     nbytes: np.ndarray
     noise: np.ndarray
     layers: np.ndarray  # one row per layer: shares of its own gradient
-
-
-def layer_errors(step: Step, restored: dict[Any, torch.Tensor]) -> dict[str, float]:
-    """Return the energy of the error of each layer's gradient."""
-    replay.replay(step, restored)  # leaves the gradients in the model
-    errors: dict[str, float] = {}
-    for (name, parameter), exact in zip(step.model.named_parameters(), step.gradients, strict=True):
-        assert parameter.grad is not None
-        error = float((parameter.grad.double() - exact.double()).square().sum())
-        errors[layer_of(name)] = errors.get(layer_of(name), 0.0) + error
-    return errors
 
 
 def coded(recorded: Recorded, rel: float, axis: int | None, centred: bool) -> tuple[int, torch.Tensor]:
@@ -72,7 +61,7 @@ def curves(step: Step, recorded: Recorded, energies: dict[str, float]) -> Curves
     sizes, shares = [], []
     for rel in RELS:
         size, restored = coded(recorded, float(rel), 1 if is_norm else None, is_norm)
-        errors = layer_errors(step, {recorded.site: restored})
+        errors = replay(step, {recorded.site: restored}).layers
         sizes.append(size)
         shares.append([max(errors[layer], 1e-30) for layer in energies])
     energy, errors2 = np.array(list(energies.values())), np.array(shares).T
@@ -121,10 +110,13 @@ def other_codes(step: Step) -> dict[str, float]:
         if recorded.word == "conv":
             size, restored = coded(recorded, AT, None, False)
             channel_size, by_channel = coded(recorded, AT, 1, False)
-            noise = replay.replay(step, {recorded.site: restored})
-            found["channels: noise"].append(replay.replay(step, {recorded.site: by_channel}) / noise)
+            noise, channel_noise, dither_noise = (
+                replay(step, {recorded.site: tensor}).noise
+                for tensor in (restored, by_channel, dithered(recorded.tensor, AT))
+            )
+            found["channels: noise"].append(channel_noise / noise)
             found["channels: bytes"].append(channel_size / size)
-            found["dither: noise"].append(replay.replay(step, {recorded.site: dithered(recorded.tensor, AT)}) / noise)
+            found["dither: noise"].append(dither_noise / noise)
     medians = {name: float(np.median(values)) for name, values in found.items()}
     return {**medians, "dither: noise, first five": float(np.median(found["dither: noise"][:5]))}
 
@@ -138,9 +130,7 @@ def main() -> None:
     torch.set_num_threads(1)
     setup = Setup("resnet18", options.steps, options.batch)
     step = setup.recorded()
-    energies: dict[str, float] = {}
-    for (name, _), gradient in zip(step.model.named_parameters(), step.gradients, strict=True):
-        energies[layer_of(name)] = energies.get(layer_of(name), 0.0) + float(gradient.double().square().sum())
+    energies = step.layers
     counted = np.array(list(energies.values())) > NEGLIGIBLE * step.energy
     found = {"other codes": other_codes(step)}
     print(found["other codes"], flush=True)

@@ -8,6 +8,7 @@ share of the gradients' energy, over all parameters.
 
     as published     fraction 0.01, e2 0.5: what the constants of the papers give; what Noise has set
     1 %, 5 %, 20 %   the scheme's one parameter is scaled until its noise is just below; bytes are compared there
+    and by layer     it is scaled until, besides, no layer's own error is above four times that, as Noise promises
 
 `Noise` learns in a run of as many steps, once for each target; what is scaled is all of its bounds at once. It is there
 twice: with its limit on single layers, and without, since no other scheme has one.
@@ -49,6 +50,7 @@ AS_PUBLISHED = "as published"
 TRIES = 14  # codings per search; the noise then is within a few per cent of the target, from below
 LEARNING_RATE = 0.02
 CAPS = (4.0, math.inf)  # of Noise: with its limit per layer, and without any, as the other schemes are
+LIMITS = {"": math.inf, " and by layer": 4.0}  # x the target: what the worst layer's own error may be
 
 
 class Scheme(NamedTuple):
@@ -70,6 +72,7 @@ class Row(NamedTuple):
     nbytes: int
     ratio: float
     noise: float
+    worst_layer: float
 
 
 def adaptive(make: Callable[[float, tuple[str, ...]], Any]) -> Callable[..., Callable[[Recorded], Bound]]:
@@ -131,28 +134,37 @@ def measure(step: Step, tensors: str, scheme: Scheme, value: float, target: str)
         if recorded.word in words:
             size, restored[recorded.site] = coded(recorded, scheme.codec, bound_of(recorded))
             nbytes, raw = nbytes + size, raw + recorded.tensor.nbytes
-    noise = replay(step, restored)
-    return Row(
-        tensors, target, scheme.name, scheme.codec, f"{scheme.parameter}={value:.3g}", nbytes, raw / nbytes, noise
-    )
+    parameter, errors = f"{scheme.parameter}={value:.3g}", replay(step, restored)
+    return Row(tensors, target, scheme.name, scheme.codec, parameter, nbytes, raw / nbytes, errors.noise, errors.worst)
 
 
-def at_noise(step: Step, tensors: str, scheme: Scheme, start: Row, target: float) -> Row | None:
-    """Return the coarsest coding found whose noise is at most the target; None where every one is above it."""
+def at_noise(step: Step, tensors: str, scheme: Scheme, start: Row, target: float) -> list[Row]:
+    """Return the coarsest codings found whose noise is at most the target, without and with a limit per layer."""
+    found = [_coarsest(step, tensors, scheme, start, f"{target:.0%}{name}", target, LIMITS[name]) for name in LIMITS]
+    return [row for row in found if row is not None]
+
+
+def _coarsest(
+    step: Step, tensors: str, scheme: Scheme, start: Row, name: str, target: float, limit: float
+) -> Row | None:
+    """Return the coding with the fewest bytes found within both limits; None where every one is above."""
+
+    def load(row: Row) -> float:
+        return max(row.noise / target, row.worst_layer / (limit * target), 1e-9)
+
     power = 2.0 if scheme.parameter != "e2" else 1.0  # noise goes with the square of a step, and e2 is a square
-    guess = scheme.value * (target / max(start.noise, 1e-12)) ** (1 / power)
+    guess = scheme.value * load(start) ** (-1 / power)
     low, high, best = 0.0, math.inf, None
     for _ in range(TRIES):
-        row = measure(step, tensors, scheme, guess, f"{target:.0%}")
-        if row.noise <= target:
+        row = measure(step, tensors, scheme, guess, name)
+        if load(row) <= 1.0:
             low = guess
             best = row if best is None or row.nbytes < best.nbytes else best
-            if row.noise > 0.99 * target:
+            if load(row) > 0.99:
                 break
         else:
             high = guess
-        jump = min(max((target / max(row.noise, 1e-12)) ** (1 / power), 0.1), 10.0)
-        wish = guess * jump * 0.998
+        wish = guess * min(max(load(row) ** (-1 / power), 0.1), 10.0) * 0.998
         guess = (
             wish if low * 1.001 < wish < high * 0.999 else math.sqrt(low * high) if low and high < math.inf else wish
         )
@@ -229,15 +241,15 @@ def run(setup: Setup, console: Console) -> list[Row]:
         for scheme in SCHEMES:
             if scheme.codec != "SZ3" or has_sz3:
                 start = measure(step, tensors, scheme, scheme.value, AS_PUBLISHED)
-                rows += [start, *(at_noise(step, tensors, scheme, start, target) for target in TARGETS)]
+                rows += [start, *(row for target in TARGETS for row in at_noise(step, tensors, scheme, start, target))]
                 console.print(f"{tensors}: {scheme.name} ({scheme.codec})", style="dim")
         for target in TARGETS:
             for cap in CAPS:
                 scheme = noise_scheme(setup, step, words, target, cap)
                 start = measure(step, tensors, scheme, scheme.value, AS_PUBLISHED)
-                rows += [start, at_noise(step, tensors, scheme, start, target)]
+                rows += [start, *at_noise(step, tensors, scheme, start, target)]
                 console.print(f"{tensors}: {scheme.name}", style="dim")
-    return [row for row in rows if row is not None]
+    return rows
 
 
 def table(rows: list[Row]) -> Table:
@@ -245,15 +257,16 @@ def table(rows: list[Row]) -> Table:
     shown = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("tensors", "noise", "scheme", "code"):
         shown.add_column(name)
-    for name in ("parameter", "bytes", "ratio", "measured", "x Relative"):
+    for name in ("parameter", "bytes", "ratio", "measured", "worst layer", "x Relative"):
         shown.add_column(name, justify="right")
     for tensors in SETS:
-        for target in (AS_PUBLISHED, *(f"{target:.0%}" for target in TARGETS)):
+        for target in (AS_PUBLISHED, *(f"{target:.0%}{name}" for name in LIMITS for target in TARGETS)):
             some = [row for row in rows if (row.tensors, row.target) == (tensors, target)]
             plain = next((row.nbytes for row in some if row.scheme == "Relative"), 0)
             for row in some:
                 times = f"{row.nbytes / plain:.2f}" if plain and target != AS_PUBLISHED else "-"
-                cells = (row.parameter, f"{row.nbytes:,}", f"{row.ratio:.2f}x", f"{row.noise:.3%}", times)
+                shares = f"{row.noise:.3%}", f"{row.worst_layer:.2%}"
+                cells = (row.parameter, f"{row.nbytes:,}", f"{row.ratio:.2f}x", *shares, times)
                 shown.add_row(tensors, target, row.scheme, row.codec, *cells)
             shown.add_section()
     return shown

@@ -44,16 +44,20 @@ def test_each_storage_is_recorded_once_with_its_word(step: Step) -> None:
 
 
 def test_exact_tensors_change_nothing(step: Step) -> None:
-    assert replay(step, {recorded.site: recorded.tensor.clone() for recorded in step.tensors}) == 0.0
+    found = replay(step, {recorded.site: recorded.tensor.clone() for recorded in step.tensors})
+    assert (found.noise, found.worst) == (0.0, 0.0)
 
 
 def test_an_error_in_a_convolutions_input_is_the_error_of_its_weight(step: Step) -> None:
     recorded = step.tensors[1]
     error = torch.randn(recorded.tensor.shape, generator=torch.Generator().manual_seed(1))
-    noise = replay(step, {recorded.site: recorded.tensor + error})
+    found = replay(step, {recorded.site: recorded.tensor + error})
     gy = gradient_of_output(step, 3)
-    expected = nn.grad.conv2d_weight(error, (6, 4, 3, 3), gy, stride=2, padding=1).double().square().sum() / step.energy
-    assert noise == pytest.approx(float(expected), rel=1e-4)
+    expected = float(nn.grad.conv2d_weight(error, (6, 4, 3, 3), gy, stride=2, padding=1).double().square().sum())
+    assert found.noise == pytest.approx(expected / step.energy, rel=1e-4)
+    assert found.layers["3"] == pytest.approx(expected, rel=1e-4)
+    assert found.worst == pytest.approx(expected / step.layers["3"], rel=1e-4)
+    assert {layer for layer, error2 in found.layers.items() if error2} == {"3"}
 
 
 def gradient_of_output(step: Step, number: int) -> torch.Tensor:

@@ -4,7 +4,7 @@
     step.reading                              what a session would have measured, for bounds that set themselves
     step.tensors                              inputs of convolutions, linear layers and batch norms, each storage once,
                                               but for the batch itself
-    replay(step, {site: restored, ...})       the error's share of the gradients' energy
+    replay(step, {site: restored, ...})       what errors in these do to the gradients, in all and by layer
 
 Saved tensors are replaced where a convolution, linear layer or batch norm reads them. A ReLU that saved the same
 storage keeps its exact signs, as it does in a session. This is a laboratory: it holds all tensors of the step at once,
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from slimgrad.bounds.base import NormChannels, Reader, Reading, Site, SiteReading
+from slimgrad.bounds.base import NEGLIGIBLE, NormChannels, Reader, Reading, Site, SiteReading, layer_of
 from slimgrad.bounds.momentum import momentum_of
 from slimgrad.lab.samples import rms_of_nonzero
 
@@ -51,7 +51,20 @@ class Step(NamedTuple):
 
     @property
     def energy(self) -> float:
-        return sum(float(gradient.double().square().sum()) for gradient in self.gradients)
+        return sum(self.layers.values())
+
+    @property
+    def layers(self) -> dict[str, float]:
+        """The energy of each layer's gradient."""
+        return _by_layer(self.model, self.gradients)
+
+
+class Replayed(NamedTuple):
+    """What errors in saved tensors did to the gradients."""
+
+    noise: float  # ||error||^2 / ||gradient||^2, over all parameters
+    layers: dict[str, float]  # ||error||^2 of each layer
+    worst: float  # the largest ||error||^2 / ||gradient||^2 of a layer that holds more than NEGLIGIBLE of all energy
 
 
 def record(model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer | None = None) -> Step:
@@ -84,8 +97,8 @@ def record(model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer | None
     return step._replace(reading=Reading(1, step.energy, tuple(readings)))
 
 
-def replay(step: Step, restored: Mapping[Site, torch.Tensor]) -> float:
-    """Return ||gradients with restored tensors - exact ones||^2 / ||exact ones||^2, over all parameters."""
+def replay(step: Step, restored: Mapping[Site, torch.Tensor]) -> Replayed:
+    """Run the step again with restored tensors in place of saved ones, and compare its gradients with exact ones."""
     site_of_path = {recorded.site[0]: recorded.site for recorded in step.tensors}
     sites: dict[int, Site] = {}
     alive: list[torch.Tensor] = []
@@ -110,7 +123,11 @@ def replay(step: Step, restored: Mapping[Site, torch.Tensor]) -> float:
     with _around_layers(step.model, before, after), saved_tensors_hooks(pack, unpack):
         gradients = _gradients(step.model, step.loss)
     pairs = zip(gradients, step.gradients, strict=True)
-    return sum(float((ours.double() - exact.double()).square().sum()) for ours, exact in pairs) / step.energy
+    errors = _by_layer(step.model, [ours.double() - exact.double() for ours, exact in pairs])
+    energies = step.layers
+    energy = sum(energies.values())
+    worst = max(errors[layer] / own for layer, own in energies.items() if own > NEGLIGIBLE * energy)
+    return Replayed(sum(errors.values()) / energy, errors, worst)
 
 
 class _Call:
@@ -184,6 +201,15 @@ def _gradients(model: nn.Module, loss: Loss) -> list[torch.Tensor]:
     model.zero_grad(set_to_none=True)
     loss().backward()
     return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def _by_layer(model: nn.Module, tensors: list[torch.Tensor]) -> dict[str, float]:
+    """Return the energy of each layer's tensors, one of which belongs to each parameter with a gradient."""
+    names = [name for name, parameter in model.named_parameters() if parameter.grad is not None]
+    energies: dict[str, float] = {}
+    for name, tensor in zip(names, tensors, strict=True):
+        energies[layer_of(name)] = energies.get(layer_of(name), 0.0) + float(tensor.double().square().sum())
+    return energies
 
 
 @contextlib.contextmanager
