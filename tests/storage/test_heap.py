@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slimgrad.storage import Arena, Buffers, Heap, pages
-from slimgrad.storage.heap import ALIGNMENT, PATIENCE, WARM, Region
+from slimgrad.storage.heap import ALIGNMENT, LATEST, PATIENCE, WARM, Region
 from slimgrad.storage.pages import Pages
 
 MIB = 1 << 20
@@ -157,6 +157,59 @@ def test_trim_gives_back_what_only_backward_needed() -> None:
     heap.trim()
     assert heap.nbytes_touched == WARM
     assert arena.nbytes_peak == heap.nbytes_peak == 130 * MIB
+
+
+@needs_huge_pages
+def test_pages_that_none_of_the_latest_buffers_needed_go_back_within_a_step() -> None:
+    heap = Heap()
+    arena, buffers = Arena(heap), Buffers(heap)
+    kept = arena.keep(arena.room(30 * MIB).fill_(7), 30 * MIB)
+    buffers.take(100 * MIB).fill_(1)
+    alive = buffers.take(8 * MIB).fill_(3)
+    for n in range(1, LATEST):
+        assert heap.nbytes_touched == 130 * MIB, f"after {n} buffers"
+        buffers.take(4 * MIB).fill_(2)
+    assert heap.nbytes_touched == 42 * MIB
+    assert bool((kept.payload == 7).all())
+    assert bool((alive == 3).all())
+    assert heap.nbytes_peak == 130 * MIB
+    buffers.take(100 * MIB).fill_(1)
+    assert heap.nbytes_touched == 138 * MIB
+
+
+@needs_huge_pages
+def test_wide_and_narrow_layers_may_alternate() -> None:
+    heap = Heap()
+    buffers = Buffers(heap)
+    for _ in range(3):
+        buffers.take(100 * MIB)
+        for _ in range(LATEST - 1):
+            buffers.take(4 * MIB)
+            assert heap.nbytes_touched == 100 * MIB
+
+
+@needs_huge_pages
+def test_a_buffer_beside_a_reservation_gives_nothing_back() -> None:
+    heap = Heap()
+    arena, buffers = Arena(heap), Buffers(heap)
+    buffers.take(100 * MIB)
+    small = [buffers.take(MIB) for _ in range(LATEST - 1)]
+    room = arena.room(60 * MIB).fill_(5)
+    for _ in range(LATEST):
+        buffers.take(MIB)
+    slot = arena.keep(room, 60 * MIB)
+    assert bool((slot.payload == 5).all())
+    assert len(small) == LATEST - 1
+
+
+@pytest.mark.usefixtures("no_huge_pages")
+def test_where_fresh_pages_are_dear_nothing_goes_back_within_a_step() -> None:
+    heap = Heap()
+    buffers = Buffers(heap)
+    buffers.take(100 * MIB)
+    for _ in range(2 * LATEST):
+        buffers.take(MIB)
+    assert heap.nbytes_touched == 100 * MIB
 
 
 def test_small_steps_stay_warm() -> None:

@@ -38,7 +38,7 @@ class Buffers:
         size += unit - ALIGNMENT  # the heap itself knows only ALIGNMENT
         with heap.lock:
             region, start = heap.reserve(size)
-            region.use(start + size)
+            heap.lend(region, start + size)
             first = round_up(start, unit)
             array = region.pages.values[first : first + nbytes]
             _lend(region, array, start, start + size)
@@ -54,7 +54,7 @@ class Buffers:
         with heap.lock:
             region, start = heap.reserve(size)
             end = start + size
-            region.use(end)
+            heap.lend(region, end)
             array = np.ndarray(shape, dtype, region.pages.values, start, strides)
             _lend(region, array, start, end)
         return torch.from_numpy(array)

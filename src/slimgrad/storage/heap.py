@@ -2,6 +2,7 @@
 
     with heap.lock:
         region, start = heap.reserve(nbytes)     [start, start + nbytes) of region.pages.values is the caller's
+        heap.lend(region, end)                   for a buffer: it is written now
     region.dead.append((start, end, ...))        from anywhere, without the lock: the range is given back
 
 Note [Why one heap]. In a usual step coded bytes pile up during forward and shrink during backward, while decode buffers
@@ -12,6 +13,10 @@ Note [What stays warm]. Forward has its own peak, at its first layers, when next
 only the last backward needed would add to it, so trim(), once per step, gives them back where huge pages make it cheap
 to touch them anew: 0.09 s per GB, against 0.94 s without. Where they are dear, and below WARM bytes everywhere, pages
 stay until PATIENCE steps have not used them: small models pay nothing, and one large step is forgotten.
+
+Note [Within a step]. Backward of a U-Net needs its largest buffers first, then those of its depth, then large ones
+again, and peaks in its depth, where the gradients of all skip connections wait. So where pages are cheap, those that
+none of the LATEST buffers needed go back at once.
 
 Note [Who gives back]. A range comes back by a destructor, and a destructor may run at any moment in any thread, also in
 a garbage collection in the middle of reserve(). It therefore takes no lock: it appends to a deque of the region, and
@@ -37,6 +42,7 @@ from slimgrad.storage.pages import HUGE, Pages, default_nbytes, unlock_in_child
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector a kernel may load
 PATIENCE = 16  # trims for which a region stays that nobody used, and pages where new ones are dear
 WARM = 1 << 24  # bytes of a region that are not given back after every step; eight huge pages, about a millisecond
+LATEST = 5  # buffers: one more than the narrow layers of a bottleneck ask for; see Note [Within a step]
 DROPPED = 1 << 62  # instead of coded bytes: the range was reserved and never kept
 
 
@@ -54,7 +60,9 @@ class Lease(weakref.ref):
 class Region(Gaps):
     """A piece of address space, its gaps, and what is known of its pages."""
 
-    __slots__ = ("__weakref__", "dead", "high", "is_reserved", "last_use", "lent", "nbytes_coded", "pages", "returned")
+    __slots__ = (
+        "__weakref__", "dead", "high", "is_reserved", "last_use", "latest", "lent", "nbytes_coded", "pages", "returned",
+    )  # fmt: skip
 
     def __init__(self, pages: Pages) -> None:
         self.pages = pages
@@ -66,6 +74,7 @@ class Region(Gaps):
         self.is_reserved = False  # for an encoder; see Note [Any order]
         self.high = 0  # the largest end in use since the last trim that was due
         self.last_use = 0
+        self.latest: deque[int] = deque(maxlen=LATEST)  # where the latest buffers end
 
     @property
     def nbytes_lent(self) -> int:
@@ -137,6 +146,17 @@ class Heap:
         self._regions.append(region)
         return region, 0 if is_open else region.cut(nbytes)
 
+    def lend(self, region: Region, end: int) -> None:
+        """Note that a buffer below `end` is written; give back what the latest ones do without."""
+        region.use(end)
+        region.latest.append(end)
+        pages = region.pages
+        if pages.touched > end + WARM and pages.is_huge:  # see Note [Within a step]
+            keep = max(*region.latest, region.top, WARM)
+            if pages.touched > keep + WARM:
+                self._note_peak()
+                pages.forget(keep)
+
     def regions(self) -> list[Region]:
         """Return all regions that hold memory, with up-to-date sums."""
         regions = [*self._regions, *self._closed] if self._closed else list(self._regions)  # a weak set is slow to ask
@@ -168,10 +188,9 @@ class Heap:
     def trim(self) -> None:
         """Count one step; give back pages that the next ones do without. See Note [What stays warm]."""
         with self.lock:
-            regions = self.regions()
-            self._peak = max(self._peak, sum(region.pages.touched for region in regions))
+            self._note_peak()
             self._epoch += 1
-            for region in regions:
+            for region in self.regions():
                 region.trim(self._epoch % PATIENCE == 0)
             self._regions = [
                 region
@@ -182,9 +201,12 @@ class Heap:
     def close(self) -> None:
         """Give all memory back to the system; what is in use goes when its last user dies. reserve() maps anew."""
         with self.lock:
-            self._peak = max(self._peak, sum(region.pages.touched for region in self.regions()))
+            self._note_peak()
             self._closed.update(region for region in self._regions if region.top or region.is_reserved)
             self._regions = []
+
+    def _note_peak(self) -> None:
+        self._peak = max(self._peak, sum(region.pages.touched for region in self.regions()))
 
 
 def _map_pages(wish: int, need: int, make: Callable[[int], Pages]) -> Pages:
