@@ -55,6 +55,55 @@ def test_nothing_is_left_behind(model):
         assert all(torch.equal(a, b) for a, b in zip(model.buffers(), buffers, strict=True))
 
 
+class Averages(nn.Module):
+    """Has a buffer that every forward puts another in place of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+        self.register_buffer("mean", torch.zeros(64))
+
+    def forward(self, x):
+        h = self.layer(x)
+        self.mean = 0.9 * self.mean + 0.1 * h.detach().mean(0)
+        return (h - self.mean).square().mean()
+
+
+def test_a_buffer_that_was_replaced_is_the_one_from_before():
+    model, x = Averages(), torch.randn(64, 64)
+    with slimgrad.attach(model, bound=slimgrad.Exact()) as session:
+        model(x).backward()
+        mean = model.mean
+        audit = session.audit(lambda: model(x))
+        assert model.mean is mean
+        assert audit.noise == 0.0
+
+
+def test_a_backward_of_its_own_is_refused_and_undone(model):
+    def fn():
+        loss = loss_of(model)
+        loss.backward()
+        return loss
+
+    with slimgrad.attach(model) as session:
+        loss_of(model).backward()
+        grads = [parameter.grad for parameter in model.parameters()]
+        before = [grad.clone() for grad in grads]
+        with pytest.raises(ConfigError, match=r"write session\.audit\(lambda"):
+            session.audit(fn)
+        assert all(p.grad is g for p, g in zip(model.parameters(), grads, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(grads, before, strict=True))
+
+
+def test_an_audit_is_not_in_the_report(model):
+    with slimgrad.attach(model) as session:
+        loss_of(model).backward()
+        before = session.report().to_dict()
+        session.audit(lambda: loss_of(model))
+        after = session.report().to_dict()
+    assert {**before, "notes": 0, "peak": 0} == {**after, "notes": 0, "peak": 0}
+
+
 def test_it_prints_a_table_and_shows_in_the_report(model):
     with slimgrad.attach(model, bound=slimgrad.Relative(0.5)) as session:
         audit = session.audit(lambda: loss_of(model))

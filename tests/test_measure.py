@@ -241,9 +241,9 @@ def test_originals_go_with_the_graph():
             if node is None or node in seen:
                 return
             seen.add(node)
-            for _, saved in measure.read_by(node):
-                if saved.stored.probe.original is not None:
-                    storages.append(weakref.ref(saved.stored.probe.original.untyped_storage()))
+            for stored, _ in measure.read_by(node):
+                if stored.probe.original is not None:
+                    storages.append(weakref.ref(stored.probe.original.untyped_storage()))
             for following, _ in node.next_functions:
                 collect(following, seen)
 

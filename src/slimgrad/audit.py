@@ -6,10 +6,10 @@
     print(audit)
 
 fn() runs twice, first with the session paused, then as in training. Gradients are asked for by torch.autograd.grad: no
-.grad is touched, and no hook of data parallelism starts a collective. Buffers and random states (torch's on all
-devices, Python's, numpy's) are put back after each run, so that both see the same, and training goes on as if nothing
-had been. An audit is no step: nothing is measured for the bounds in it and the report counts nothing of it. A bound
-that can learn from what came out does so.
+hook of data parallelism starts a collective. Every .grad, buffers and random states (torch's on all devices, Python's,
+numpy's) are put back after each run, so that both see the same, and training goes on as if nothing had been. An audit
+is no step: nothing is measured for the bounds in it and the report counts nothing of it. A bound that can learn from
+what came out does so.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def audit(session: Session, recorder: Recorder, fn: Callable[[], torch.Tensor]) 
         raise ConfigError("audit expected to be called outside of the model's forward, got a call from inside it")
     parameters = {name: p for name, p in session.attached.parameters().items() if p.requires_grad}
     session.progress.begin_forward()  # the step before is over
-    with session.paused(), _as_before(session):
+    with _unnoticed(session), session.paused(), _as_before(session):
         exact = _gradients(fn, parameters)
     with _unnoticed(session) as ledger, _as_before(session):
         compressed = _gradients(fn, parameters)
@@ -137,30 +137,44 @@ def _gradients(fn: Callable[[], torch.Tensor], parameters: Mapping[str, torch.Te
             f"audit expected fn() to return the loss, one number with a gradient, got {got}; "
             "write session.audit(lambda: criterion(model(x), y)), without backward()"
         )
+    if any(parameter.grad is not None for parameter in parameters.values()):
+        raise ConfigError(
+            "audit expected fn() to leave backward() to it, got one that calls it; "
+            "write session.audit(lambda: criterion(model(x), y))"
+        )
     grads = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     return {name: grad.detach() for name, grad in zip(parameters, grads, strict=True) if grad is not None}
 
 
 @contextlib.contextmanager
 def _as_before(session: Session) -> Iterator[None]:
-    """Put buffers and random states back at the end, and let no data parallelism wait for a backward."""
-    buffers = [(buffer, buffer.detach().clone()) for buffer in session.attached.buffers()]
+    """Put .grad, buffers and random states back at the end, and let no data parallelism wait for a backward."""
+    modules = session.attached.modules()
+    buffers = [(module, dict(module._buffers)) for module in modules]  # a forward may put others in their place
+    values = [(buffer, buffer.detach().clone()) for buffer in session.attached.buffers()]
+    grads = [(parameter, parameter.grad) for parameter in session.attached.parameters().values()]
     states = random.getstate(), np.random.get_state()  # noqa: NPY002  # whatever fn uses
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     devices = [] if accelerator is None else list(range(torch.accelerator.device_count()))
     kind = "cuda" if accelerator is None else accelerator.type
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=devices, device_type=kind))
-        for module in session.attached.modules():
+        for module in modules:
             no_sync: Any = getattr(module, "no_sync", None)
             if no_sync is not None:
                 stack.enter_context(no_sync())
         try:
+            for parameter, _ in grads:
+                parameter.grad = None
             yield
         finally:
             random.setstate(states[0])
             np.random.set_state(states[1])  # noqa: NPY002
-            for buffer, before in buffers:
+            for parameter, grad in grads:
+                parameter.grad = grad
+            for module, own in buffers:
+                module._buffers.update(own)
+            for buffer, before in values:
                 if not torch.equal(buffer, before):
                     buffer.detach().copy_(before)
 
@@ -180,6 +194,7 @@ def _unnoticed(session: Session) -> Iterator[Ledger]:
 
 def _share(exact: torch.Tensor, compressed: torch.Tensor) -> Share:
     a, b = (t.coalesce().to_dense() if t.is_sparse else t for t in (exact, compressed))
+    a, b = (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in (a, b))
     return Share(float((a.double() - b.double()).square().sum()), float(a.double().square().sum()))
 
 

@@ -6,8 +6,9 @@
     meter.end() -> Reading              when the step is over
 
 Everything else is done by hooks on nodes of autograd's graph (`register_prehook`, `register_hook`): gradients of
-outputs without full backward hooks, and what a function is without having seen its call (readers.py). Random state,
-batch-norm statistics and gradients stay as they are.
+outputs without full backward hooks, and what a function is without having seen its call (readers.py). On parameters
+hooks are on the tensors, since torch.autograd.grad runs those too. Random state, batch-norm statistics and gradients
+stay as they are.
 
 Note [Exact error]. For a few sites at a time the original is kept beside its code. Where the reader is linear in the
 tensor (convolution, matrix product), its error is the same function of `restored - original`: one weight gradient. For
@@ -26,10 +27,12 @@ and no nodes, only this meter. Where no site is named, originals are kept up to 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,6 +52,7 @@ from slimgrad.bounds.base import (
     site_key,
 )
 from slimgrad.bounds.momentum import momentum_of, moves_alike
+from slimgrad.loss_scale import LossScale
 from slimgrad.readers import Grads, read
 from slimgrad.saved import Saved, Stored
 from slimgrad.streams import (
@@ -86,7 +90,7 @@ class Meter:
         self._parameters = parameters  # of the attached modules, by path; asked for when a measurement begins
         self.is_on = False
         self.optimizer: torch.optim.Optimizer | None = None
-        self.scale = 1.0  # Reading.scale, as it was last known
+        self.scale = LossScale()
         self._measurement = 0  # counts them
         self._clear()
 
@@ -102,8 +106,7 @@ class Meter:
         self._measured: set[Site] = set()
         self._energies: dict[str, torch.Tensor] = {}
         self._bytes_seen = self._bytes_kept = 0
-        self._sample: tuple[torch.Tensor, torch.Tensor] | None = None  # a parameter, and the energy of its .grad
-        self._handles: list[Any] = []
+        self._hooked: dict[str, Any] = {}  # handles of hooks, by parameter
 
     def begin(self, step: int, request: Request) -> None:
         """Begin to measure what is requested; nothing if that is nothing."""
@@ -124,6 +127,11 @@ class Meter:
         self._clear()
         self.is_on = False
         return reading
+
+    def close(self) -> None:
+        """Stop for good."""
+        self.end()
+        self.scale.forget()
 
     def note(self, stored: Stored, tensor: torch.Tensor, bound: RoleBound) -> None:
         """Note a storage that was just coded, and keep the original if its error is to be measured."""
@@ -159,26 +167,15 @@ class Meter:
             return
         for node in self._new_nodes(result):
             if type(node).__name__ == ACCUMULATE:
-                if id(node.variable) in self._names:
-                    self._handles += [node.register_prehook(self._arrive), node.register_hook(self._accumulated)]
+                name = self._names.get(id(node.variable))
+                if name is not None and name not in self._hooked:
+                    self._hooked[name] = node.variable.register_hook(partial(self._arrive, name, node.variable))
                 continue
-            probes = [saved.stored.probe for _, saved in read_by(node)]
+            probes = [stored.probe for stored, _ in read_by(node)]
             if any(probe.original is not None for probe in probes):
                 node.register_prehook(self._before)
             if any(probe.original is not None or probe.wants_readers for probe in probes):
                 node.register_hook(self._after)
-
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note what the optimizer is given: gradients may have been unscaled and clipped since backward."""
-        if self._sample is None:
-            return
-        parameter, before = self._sample
-        if parameter.grad is None or not any(parameter is p for g in optimizer.param_groups for p in g["params"]):
-            return
-        before2, after2 = float(before), float(energy(parameter.grad))
-        if 0.0 < before2 < math.inf and 0.0 < after2 < math.inf:
-            self.scale = math.sqrt(before2 / after2)
-        self._sample = None
 
     def _may_keep(self, stored: Stored) -> bool:
         if self._request.errors is not None:
@@ -207,23 +204,26 @@ class Meter:
     def _before(self, grads: Grads) -> None:
         """Run before a node that reads a storage of which the original is kept; see Note [Exact error]."""
         node = current_node()
-        if not self.is_on or torch.is_grad_enabled() or not can_be_called(node):
+        if not self.is_on or torch.is_grad_enabled() or not can_be_called(node) or all(g is None for g in grads):
             return
-        for slot, saved in read_by(node):
-            original = saved.stored.probe.original
-            if original is None:
+        for stored, slots in read_by(node):
+            probe = stored.probe
+            if probe.original is None or stored.kept is not None:  # kept since: it is exact now
                 continue
-            site = saved.stored.probe.reading.site
-            rule = LINEAR_RULES.get((type(node).__name__, slot))
-            if rule is not None:
-                edge, error = rule(node, grads, _difference(node, slot, saved, original))
-                self._add_error(node, edge, site, error)
-            else:
-                saved.stored.kept = original
-                try:
-                    node.metadata.setdefault(EXACT, []).append((site, call(node, grads)))
-                finally:
-                    saved.stored.kept = None
+            site = probe.reading.site
+            kind = type(node).__name__
+            if all((kind, slot) in LINEAR_RULES for slot, _ in slots):
+                for slot, saved in slots:
+                    edge, error_of = LINEAR_RULES[kind, slot]
+                    if node.next_functions[edge][0] is not None:  # it is not frozen
+                        difference = _difference(node, slot, saved, probe.original)
+                        self._add_error(node, edge, site, error_of(node, grads[0], difference))
+                continue
+            stored.kept = probe.original
+            try:
+                node.metadata.setdefault(EXACT, []).append((site, call(node, grads)))
+            finally:
+                stored.kept = None
 
     def _after(self, inputs: Grads, outputs: Grads) -> None:
         """Run after such a node: compare with what autograd has computed, and take statistics."""
@@ -233,12 +233,12 @@ class Meter:
         for site, exact in node.metadata.pop(EXACT, ()):
             for edge, (before, after) in enumerate(zip(exact, inputs, strict=True)):
                 if before is not None and after is not None:
-                    self._add_error(node, edge, site, before - after)
-        for _, saved in read_by(node):
-            if saved.stored.probe.wants_readers:
-                found = read(node, saved.size, inputs, outputs, self._names)
+                    self._add_error(node, edge, site, after - before)
+        for stored, slots in read_by(node):
+            if stored.probe.wants_readers:
+                found = read(node, slots[0][1].size, inputs, outputs, self._names)
                 if found is not None:
-                    self._readers.setdefault(saved.stored.site, []).append(found)
+                    self._readers.setdefault(stored.site, []).append(found)
 
     def _add_error(self, node: Any, edge: int, site: Site, error: torch.Tensor) -> None:
         self._measured.add(site)
@@ -252,18 +252,14 @@ class Meter:
             self._travelling.add(site)
             self._streams.add(following, slot, TRAVEL, error)
 
-    def _arrive(self, grads: Grads) -> None:
-        """Run before a parameter gets its gradient."""
-        name = self._names.get(id(current_node().variable))
-        if self.is_on and name is not None and grads[0] is not None:
-            before = self._energies.get(name)
-            self._energies[name] = energy(grads[0]) if before is None else before + energy(grads[0])
-            self._streams.settle(name)
-
-    def _accumulated(self, *_: Any) -> None:
-        parameter = current_node().variable
-        if self.is_on and self._sample is None and parameter.grad is not None:
-            self._sample = parameter, energy(parameter.grad)
+    def _arrive(self, name: str, parameter: torch.Tensor, grad: torch.Tensor | None) -> None:
+        """Run when a parameter gets its gradient; a Function may have returned None."""
+        if not self.is_on or grad is None:
+            return
+        before = self._energies.get(name)
+        self._energies[name] = energy(grad) if before is None else before + energy(grad)
+        self._streams.settle(name)
+        self.scale.sample(parameter)
 
     def _reading(self) -> Reading | None:
         energies = {name: float(value) for name, value in self._energies.items()}
@@ -278,7 +274,7 @@ class Meter:
         sites = [replace(_sum(noted.values()), readers=self._readers_of(site)) for site, noted in self._probes.items()]
         finite = tuple(error for error in errors if math.isfinite(error.noise2))
         return Reading(
-            self._step, total, tuple(sites), self.scale, finite, _by_layer(energies), self._weights(energies)
+            self._step, total, tuple(sites), self.scale.value, finite, _by_layer(energies), self._weights(energies)
         )
 
     def _weights(self, energies: Mapping[str, float]) -> dict[str, float]:
@@ -297,17 +293,17 @@ class Meter:
         )
 
     def _remove_hooks(self) -> None:
-        for handle in self._handles:
+        for handle in self._hooked.values():
             handle.remove()
 
 
-def read_by(node: Any) -> list[tuple[str, Saved]]:
-    """Return the noted storages whose values a node reads, each once, with the name of the slot."""
-    found: dict[int, tuple[str, Saved]] = {}
+def read_by(node: Any) -> list[tuple[Stored, list[tuple[str, Saved]]]]:
+    """Return the noted storages whose values a node reads, each once, with the names of its slots: x @ x.T has two."""
+    found: dict[int, tuple[Stored, list[tuple[str, Saved]]]] = {}
     for slot, raw in saved_of(node):
         packed = raw.data if raw.unpack_hook is not None else None
         if isinstance(packed, Saved) and packed.stored.probe is not None and not packed.wants_flags:
-            found.setdefault(id(packed.stored), (slot, packed))
+            found.setdefault(id(packed.stored), (packed.stored, []))[1].append((slot, packed))
     return list(found.values())
 
 
@@ -315,26 +311,22 @@ def _difference(node: Any, slot: str, saved: Saved, original: torch.Tensor) -> t
     return getattr(node, f"_saved_{slot}").detach() - saved.view_of(original)
 
 
-def _conv(node: Any, grads: Grads, difference: torch.Tensor) -> tuple[int, torch.Tensor]:
-    assert grads[0] is not None
-    return 1, conv_weight_gradient(node, grads[0], difference)
+def _first_factor(node: Any, grad: torch.Tensor, difference: torch.Tensor) -> torch.Tensor:
+    return getattr(node, "_saved_alpha", 1) * (difference.mT.conj() @ grad)
 
 
-def _first_factor(edge: int) -> Callable[[Any, Any, torch.Tensor], tuple[int, torch.Tensor]]:
-    return lambda node, grads, difference: (edge, getattr(node, "_saved_alpha", 1) * (difference.mT @ grads[0]))
+def _second_factor(node: Any, grad: torch.Tensor, difference: torch.Tensor) -> torch.Tensor:
+    return getattr(node, "_saved_alpha", 1) * (grad @ difference.mT.conj())
 
 
-def _second_factor(edge: int) -> Callable[[Any, Any, torch.Tensor], tuple[int, torch.Tensor]]:
-    return lambda node, grads, difference: (edge, getattr(node, "_saved_alpha", 1) * (grads[0] @ difference.mT))
-
-
-# Readers that are linear in the tensor, by node and slot: the edge on which the error leaves, and the error.
-LINEAR_RULES: dict[tuple[str, str], Callable[[Any, Grads, torch.Tensor], tuple[int, torch.Tensor]]] = {
-    ("ConvolutionBackward0", "input"): _conv,
-    ("MmBackward0", "self"): _first_factor(1),
-    ("MmBackward0", "mat2"): _second_factor(0),
-    ("AddmmBackward0", "mat1"): _first_factor(2),
-    ("AddmmBackward0", "mat2"): _second_factor(1),
+# Readers that are linear in the tensor, by node and slot: the edge on which the error leaves, and the error. They get
+# one gradient each.
+LINEAR_RULES: dict[tuple[str, str], tuple[int, Callable[[Any, Any, torch.Tensor], torch.Tensor]]] = {
+    ("ConvolutionBackward0", "input"): (1, conv_weight_gradient),
+    ("MmBackward0", "self"): (1, _first_factor),
+    ("MmBackward0", "mat2"): (0, _second_factor),
+    ("AddmmBackward0", "mat1"): (2, _first_factor),
+    ("AddmmBackward0", "mat2"): (1, _second_factor),
 }
 
 
@@ -370,3 +362,5 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _tensors(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from _tensors([getattr(value, field.name) for field in dataclasses.fields(value)])

@@ -124,13 +124,12 @@ class Session:
                 self.blocks.end(module)
             recorder = self._recorder
             recorder.leave(module)
-            if self.tuning.meter.is_on and not recorder.is_on:
+            if self.tuning.meter.is_on and (not recorder.is_on or self._paths[id(module)] in self.attached.root_paths):
                 self.tuning.meter.watch(result)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """The optimizer is about to change the parameters: copies of them that backward still needs are made now."""
-        if self.tuning.meter.is_on:
-            self.tuning.meter.before_step(optimizer)
+        self.tuning.meter.scale.before_step(optimizer)
         for rebuilt in list(self.rebuilt):
             rebuilt.keep_copy()
 
@@ -145,7 +144,7 @@ class Session:
     def detach(self) -> None:
         """Remove all hooks and give pooled memory back; graphs that exist can still be run backward."""
         self._recorder.remove()
-        self.tuning.meter.end()
+        self.tuning.meter.close()
         with self._lock:
             self._is_attached = False
         self._remove_handles()

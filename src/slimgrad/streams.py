@@ -136,8 +136,10 @@ def _last_call(node: Any, errors: Any) -> tuple[torch.Tensor | None, ...]:
     (error,) = errors if len(errors) == 1 else (None,)
     if type(node).__name__ != CONVOLUTION or error is None:
         return call(node, errors)
-    of_bias = error.sum([dim for dim in range(error.dim()) if dim != 1]) if node.next_functions[2][0] else None
-    return None, conv_weight_gradient(node, error, node._saved_input.detach()), of_bias
+    (_, _), (weight, _), (bias, _) = node.next_functions  # None where they are frozen
+    of_weight = conv_weight_gradient(node, error, node._saved_input.detach()) if weight is not None else None
+    of_bias = error.sum([dim for dim in range(error.dim()) if dim != 1]) if bias is not None else None
+    return None, of_weight, of_bias
 
 
 def conv_weight_gradient(node: Any, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -173,9 +175,11 @@ def energy(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_sparse:
         tensor = tensor.coalesce().values()
     local = getattr(tensor, "to_local", None)  # of a distributed tensor; its norm would be a collective
-    tensor = local() if local is not None else tensor
+    tensor = (local() if local is not None else tensor).detach()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
     wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
-    return torch.linalg.vector_norm(tensor.detach(), dtype=wide).double().square_()
+    return torch.linalg.vector_norm(tensor, dtype=wide).double().square_()
 
 
 @functools.cache

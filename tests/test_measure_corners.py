@@ -1,0 +1,196 @@
+"""Measurement in graphs and loops that are not the usual ones: shared storages, frozen layers, autograd.grad."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from scenes import Calls
+from torch import nn
+from torch.nn import functional as F
+
+import slimgrad
+from slimgrad.bounds.base import Request
+
+ALL = Request(gradients=None, errors=None, travels=None)
+BOUND = slimgrad.Relative(0.5)
+
+
+def gradient_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    model.zero_grad(set_to_none=True)
+    model(x).backward()
+    (parameter,) = model.parameters()
+    assert parameter.grad is not None
+    return parameter.grad.clone()
+
+
+def products(loss):
+    """Return a maker of a model that computes a loss of h, a tensor that nobody keeps, with one weight before it."""
+
+    def make():
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.randn(12, 12))
+        return Calls(lambda x: loss(torch.tanh(x @ weight) * 1.5), weight=weight)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda h: (h @ h.t()).square().sum(),
+        lambda h: (h.t() @ h).square().sum(),
+        lambda h: torch.addmm(h.new_zeros(12, 12), h.t(), h).square().sum(),
+        lambda h: (h.t()[None] @ h[None]).square().sum(),
+        lambda h: (h.t() @ h).square().sum() + (h.t()[None] @ h[None]).square().sum(),
+    ],
+    ids=["x @ x.T", "x.T @ x", "addmm", "batched", "two readers, one with a rule of its own"],
+)
+def test_a_storage_that_a_product_reads_twice_is_measured_whole(loss):
+    torch.manual_seed(1)
+    x, make = torch.randn(40, 12), products(loss)
+    exact = gradient_of(make(), x)
+    with slimgrad.attach(model := make(), bound=BOUND, min_bytes=64, rules={}) as session:
+        session.tuning.meter.begin(1, ALL)
+        compressed = gradient_of(model, x)
+        reading = session.tuning.meter.end()
+    found = sum(error.noise2 for error in reading.errors if error.reach == "far")
+    assert found == pytest.approx(float((compressed - exact).square().sum()), rel=0.2)
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.is_open = nn.Linear(64, 64), False
+
+    def forward(self, x):
+        h = self.layer(x)
+        y = F.silu(h)
+        return (y * h if self.is_open else y).square().mean()
+
+
+@pytest.mark.parametrize("opened_at", [1, 2, 3, 5, 10])
+def test_a_tensor_that_is_coded_first_and_then_kept_is_read_as_it_was(opened_at):
+    torch.manual_seed(0)
+    model, x = Gated(), torch.randn(64, 64)
+    with slimgrad.attach(model, min_bytes=64):
+        for step in range(1, 13):
+            model.is_open = step >= opened_at
+            model.zero_grad()
+            model(x).backward()
+
+
+class NoGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None
+
+
+@pytest.mark.parametrize("layer", [lambda: nn.Conv2d(4, 4, 3), lambda: nn.Linear(8, 4)], ids=["conv", "linear"])
+def test_a_gradient_that_is_not_there_is_no_error(layer):
+    reads = layer()
+    scale = nn.Parameter(torch.ones(()))
+    model = Calls(lambda x: NoGradient.apply(reads(x * scale)).sum() + (x * scale).square().sum(), r=reads, s=scale)
+    x = torch.randn(8, 4, 8, 8)
+    with slimgrad.attach(model, min_bytes=64):
+        for _ in range(4):
+            model(x).backward()
+    assert scale.grad is not None
+    assert all(parameter.grad is None for parameter in reads.parameters())
+
+
+def test_a_frozen_convolution_is_passed_by():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+    model[2].requires_grad_(False)
+    x = torch.randn(8, 3, 12, 12)
+    with slimgrad.attach(model, min_bytes=64) as session:
+        for _ in range(6):
+            model(x).square().sum().backward()
+        state = session.state_dict()["bounds"]
+    assert all(entry["far"]["n"] for bound in state.values() for entry in bound["sites"].values() if entry["travels"])
+
+
+@pytest.mark.parametrize("bound", [slimgrad.Noise(0.05), slimgrad.AcGc()], ids=repr)
+def test_complex_parameters_count_with_both_parts(bound):
+    torch.manual_seed(0)
+    weights = nn.Parameter(torch.randn(33, dtype=torch.cfloat))
+    first = nn.Linear(64, 64)
+
+    def forward(x):
+        return torch.fft.irfft(torch.fft.rfft(torch.tanh(first(x))) * weights, n=64).square().sum()
+
+    model, x = Calls(forward, weights=weights, first=first), torch.randn(32, 64)
+    with slimgrad.attach(model, bound=bound, min_bytes=64) as session:
+        for _ in range(3):
+            model.zero_grad()
+            model(x).backward()
+        audit = session.audit(lambda: model(x))
+        assert audit.parameters["weights"].energy == pytest.approx(float(weights.grad.abs().square().sum()), rel=0.2)
+
+
+@dataclass
+class Output:
+    loss: torch.Tensor
+    name: str = "a loss"
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(1))
+
+
+def backward(model, x):
+    model(x).square().mean().backward()
+
+
+def in_recording(model, x):
+    with model.session.recording():
+        loss = model(x).square().mean()
+    loss.backward()
+
+
+def of_a_dataclass(model, x):
+    inner = model.forward
+    model.forward = lambda x: Output(inner(x).square().mean())
+    try:
+        model(x).loss.backward()
+    finally:
+        del model.forward
+
+
+def by_autograd_grad(model, x):
+    torch.autograd.grad(model(x).square().mean(), list(model.parameters()))
+
+
+@pytest.mark.parametrize("step", [backward, in_recording, of_a_dataclass, by_autograd_grad])
+def test_statistics_arrive_however_a_step_is_written(step):
+    model, x = network(), torch.randn(8, 3, 12, 12)
+    with slimgrad.attach(model, bound=slimgrad.Noise(0.001), min_bytes=64) as session:
+        object.__setattr__(model, "session", session)
+        for _ in range(25):
+            step(model, x)
+        (state,) = session.state_dict()["bounds"].values()
+        assert state["sites"]
+        assert all(entry["own"]["n"] for entry in state["sites"].values() if entry["rel"])
+        assert session.audit(lambda: model(x).square().mean()).noise <= 0.0015
+
+
+def test_gradients_asked_for_twice_are_the_same_share_of_error():
+    model, x = network(), torch.randn(8, 3, 12, 12)
+    readings = []
+    for is_twice in (False, True):
+        with slimgrad.attach(model, bound=BOUND, min_bytes=64) as session:
+            session.tuning.meter.begin(1, ALL)
+            loss = model(x).square().mean()
+            if is_twice:
+                torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+            loss.backward()
+            readings.append(session.tuning.meter.end())
+    shares = [{error.sites: error.noise2 / one.energy for error in one.errors} for one in readings]
+    assert shares[0] == pytest.approx(shares[1], rel=1e-3)
