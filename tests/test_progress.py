@@ -51,6 +51,32 @@ def test_the_state_comes_back(progress):
     assert progress.state_dict() == state
 
 
+def test_a_step_that_was_run_before_loading_is_none_of_the_loaded_run(progress):
+    state = progress.state_dict()
+    progress.was_read = True
+    progress.load_state_dict(state)
+    progress.begin_forward()
+    assert progress.n_steps == 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"bounds": {"Noise(e2=0.05, every=100, cap=4.0)": {"sites": {"a#0": {}}}}},
+        {"bounds": []},
+        {"scale": None},
+        {"hints": [1]},
+        {"n_steps": "two"},
+    ],
+    ids=str,
+)
+def test_a_damaged_state_is_refused_and_changes_nothing(progress, damage):
+    state = progress.state_dict()
+    with pytest.raises(slimgrad.ConfigError, match="leave it out"):
+        progress.load_state_dict({**state, **damage})
+    assert progress.state_dict() == state
+
+
 def test_hooks_of_others_are_remarked(progress):
     progress.meet(test_the_state_comes_back)
     assert "test_the_state_comes_back" in progress.remarks()[0]

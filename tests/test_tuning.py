@@ -100,3 +100,36 @@ def test_the_state_of_another_model_is_refused(model):
     model(torch.zeros(1, 3, 24, 24))
     with slimgrad.attach(model, bound=Noise(0.05)) as session, pytest.raises(ConfigError, match="another"):
         session.load_state_dict(state)
+
+
+def two_bounds(model, first, second):
+    """Return the state of two bounds, one for the second convolution and one for all else, after a training."""
+    model(torch.zeros(1, 3, 24, 24))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    with slimgrad.attach(model, bound=first, rules={"2": second}, min_bytes=64, optimizer=optimizer) as session:
+        states = []
+        for _ in range(30):
+            trained(model, session, 1)
+            states.append({repr(bound): state for bound, state in session.tuning.states.items()})
+    return states
+
+
+def test_a_bound_is_shown_nothing_in_steps_for_which_it_did_not_ask(model):
+    comet = slimgrad.Comet(warmup=1000)
+    alone = comet.start()
+    assert all(states[repr(comet)] == alone for states in two_bounds(model, comet, Noise(0.05)))
+
+
+def test_errors_of_two_bounds_are_followed_apart():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.Conv2d(16, 16, 3), nn.BatchNorm2d(16),
+        nn.Flatten(), nn.LazyLinear(10),
+    )  # fmt: skip
+    model(torch.zeros(2, 3, 24, 24))
+    with slimgrad.attach(model, bound=Noise(0.05), rules={"3": Noise(0.01)}, min_bytes=64) as session:
+        trained(model, session, 30)
+        states = list(session.tuning.states.values())
+    entries = [entry for state in states for entry in state["sites"].values() if entry["travels"]]
+    assert len(entries) == 2
+    assert all(entry["far"]["n"] for entry in entries)

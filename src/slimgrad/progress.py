@@ -58,12 +58,20 @@ class Progress:
         return {"n_steps": self.n_steps, "hints": hints, **self._tuning.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        missing = [name for name in ("n_steps", "hints", "model", "bounds") if name not in state]
+        missing = [name for name in ("n_steps", "hints", "model", "scale", "bounds") if name not in state]
         if missing:
             raise ConfigError(
                 f"load_state_dict expected what session.state_dict() returned, got something without {missing[0]!r}; "
                 "write session.load_state_dict(checkpoint['slimgrad']) with the key it was saved under"
             )
-        self._tuning.load_state_dict(state, state["n_steps"] + 1)
-        self.n_steps = state["n_steps"]
-        self.hints = {(path, number): role_from_dict(role) for path, number, role in state["hints"]}
+        try:
+            hints = {(path, number): role_from_dict(role) for path, number, role in state["hints"]}
+            self._tuning.load_state_dict(state, state["n_steps"] + 1)
+        except ConfigError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"load_state_dict expected what session.state_dict() returned, got something damaged ({error!r}); "
+                "leave it out to begin with fresh bounds"
+            ) from error
+        self.n_steps, self.was_read, self.hints = state["n_steps"], False, hints

@@ -1,7 +1,9 @@
 """The bounds of a session from step to step: which holds where, what they ask for, what they have learnt.
 
 One bound holds for the whole model, others may hold where rules say so. Each adaptive one has a state of its own, and
-is shown only what was measured where it holds. All of it is in state_dict(), so a resumed run takes the same bounds.
+is shown only what was measured where it holds, in the steps for which it asked. Errors are followed to other layers
+for one bound at a time, since what errors of two do together says nothing about either. All of it is in state_dict(),
+so a resumed run takes the same bounds.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ class Tuning:
         }  # those that stay as they are need none
         for bound in self.states:
             _check_optimizer(bound, optimizer, attached)
+        self._requests: dict[Adaptive, Request] = {}
         self.begin_step(1)
 
     def bound_at(self, path: str, site: Site) -> RoleBound:
@@ -45,7 +48,8 @@ class Tuning:
     def begin_step(self, step: int) -> None:
         """Ask the bounds what they want measured in this step."""
         if self.states:
-            self.meter.begin(step, _union([bound.wants(step, state) for bound, state in self.states.items()]))
+            self._requests = {bound: bound.wants(step, state) for bound, state in self.states.items()}
+            self.meter.begin(step, _union(list(self._requests.values()), step))
 
     def end_step(self, step: int) -> None:
         """Give the bounds what was measured, and begin the step that follows `step`."""
@@ -54,7 +58,8 @@ class Tuning:
         reading = self.meter.end()
         if reading is not None:
             for bound, state in self.states.items():
-                self.states[bound] = bound.update(state, self._part_for(bound, reading))
+                if not self._requests[bound].is_empty:
+                    self.states[bound] = bound.update(state, self._part_for(bound, reading))
         self.begin_step(step + 1)
 
     def noise(self) -> float | None:
@@ -84,7 +89,7 @@ class Tuning:
     def state_dict(self) -> dict[str, Any]:
         return {
             "model": _digest(self._attached.parameters()),
-            "scale": self.meter.scale,
+            "scale": self.meter.scale.value,
             "bounds": {repr(bound): state for bound, state in self.states.items()},
         }
 
@@ -96,14 +101,17 @@ class Tuning:
                 f"expected the state of a session on this model (parameters {own}), got that of another ({other}); "
                 "attach to a model with the same parameter names and shapes, then call load_state_dict(state)"
             )
-        self.meter.scale = state["scale"]
-        for bound in self.states:
-            self.states[bound] = state["bounds"].get(repr(bound), bound.start())
+        states = {bound: state["bounds"].get(repr(bound), bound.start()) for bound in self.states}
+        for bound, known in states.items():
+            bound.wants(step, known)  # what is no state fails here, before anything has changed
+        self.meter.scale.value, self.states = float(state["scale"]), states
         self.begin_step(step)
 
 
-def _union(requests: list[Request]) -> Request:
-    return Request(*(_union_of_sites([request[part] for request in requests]) for part in range(3)))
+def _union(requests: list[Request], step: int) -> Request:
+    gradients, errors = (_union_of_sites([request[part] for request in requests]) for part in range(2))
+    travels = [request.travels for request in requests if request.travels is None or request.travels]
+    return Request(gradients, errors, travels[step % len(travels)] if travels else frozenset())
 
 
 def _union_of_sites(sets: list[frozenset[Site] | None]) -> frozenset[Site] | None:

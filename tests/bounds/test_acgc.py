@@ -29,6 +29,10 @@ def norm(seed: int = 1) -> Layer:
     return batch_norm(normal(0, 6, 200), normal(seed, 6, 200), 1 + 0.1 * normal(3, 6))
 
 
+def named(layer: Layer, weight: str) -> Layer:
+    return layer._replace(reader=dataclasses.replace(layer.reader, weight=weight))
+
+
 def after(bound: AcGc, *readings: Reading) -> State:
     state = bound.start()
     for measured in readings:
@@ -119,7 +123,34 @@ def test_a_tensor_read_by_a_convolution_and_a_norm_keeps_both_bounds(bound: AcGc
 def test_a_tensor_that_somebody_else_reads_as_well_is_exact(bound: AcGc) -> None:
     stranger = Layer(convolution().x, Reader("gelu"), convolution().gradients, ())
     assert bound.at(SITE, after(bound, reading(convolution(), stranger))).of(CONV) == Exact()
-    assert bound.at(SITE, after(bound, reading(norm(), norm()))).of(BATCH_NORM) == Exact()
+    norms = [named(norm(), weight) for weight in ("one.weight", "other.weight")]
+    assert bound.at(SITE, after(bound, reading(*norms))).of(BATCH_NORM) == Exact()
+    without_weights = [named(norm(), "") for _ in range(2)]
+    assert bound.at(SITE, after(bound, reading(*without_weights))).of(BATCH_NORM) == Exact()
+
+
+@every_mode
+def test_a_norm_that_is_called_twice_has_as_many_readings(bound: AcGc) -> None:
+    calls = [named(norm(seed), "norm.weight") for seed in (1, 2)]
+    together, apart = after(bound, reading(*calls)), after(bound, *(reading(call) for call in calls))
+    assert together == apart
+    assert bound.at(SITE, together).of(BATCH_NORM) != Exact()
+
+
+@every_mode
+def test_readings_with_other_channels_do_not_count(bound: AcGc) -> None:
+    wide = batch_norm(normal(0, 9, 200), normal(1, 9, 200), 1 + 0.1 * normal(3, 9))  # an instance norm, more examples
+    after_both, after_last = after(bound, reading(norm()), reading(wide)), after(bound, reading(wide))
+    assert bound.at(SITE, after_both) == bound.at(SITE, after_last)
+
+
+@pytest.mark.parametrize("bound", [AcGc(1e-4, expected=True), AcGc(1e-4, sound=True)], ids=["expected", "sound"])
+def test_a_norm_behind_frozen_layers_is_bounded_by_its_own_gradient(bound: AcGc) -> None:
+    flat = norm()
+    frozen = flat._replace(reader=dataclasses.replace(flat.reader, in_grad2=0.0))  # nobody asks for gX
+    alone = bound.at(SITE, after(bound, reading(frozen))).of(BATCH_NORM)
+    both = bound.at(SITE, after(bound, reading(flat))).of(BATCH_NORM)
+    assert 0 < both.eps(1.0) <= alone.eps(1.0) < 0.1
 
 
 @every_mode

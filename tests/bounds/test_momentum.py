@@ -50,8 +50,9 @@ def test_each_group_has_its_own_beta() -> None:
         lambda params: torch.optim.SGD(params, lr=0.1),
         lambda params: torch.optim.Adagrad(params, lr=0.1),
         lambda params: torch.optim.RMSprop(params, lr=0.1),
+        lambda params: torch.optim.RMSprop(params, lr=0.1, momentum=0.9),  # of gradients over their own size
     ],
-    ids=["plain SGD", "Adagrad", "RMSprop"],
+    ids=["plain SGD", "Adagrad", "RMSprop", "RMSprop with momentum"],
 )
 def test_optimizers_without_momentum_have_none(make) -> None:
     assert momentum_of(*parameter_after(make)) is None

@@ -44,6 +44,32 @@ def test_the_first_step_looks_at_every_site_and_keeps_no_original():
     assert wanted == Request(gradients=None, errors=frozenset(), travels=frozenset())
 
 
+def test_where_nothing_is_coded_it_asks_now_and_then():
+    bound = Noise(0.05)
+    asked = [step for step in range(1, 301) if not bound.wants(step, bound.start()).is_empty]
+    assert asked == [1, 2, 5, 10, 20, 50, 100, 200, 300]
+
+
+def test_where_all_is_exact_it_asks_now_and_then_and_tries_again():
+    bound = Noise(0.05)
+    state = bound.update(bound.start(), reading(1, 1e9))
+    assert not any(entry["rel"] for entry in state["sites"].values())
+    nothing = replace(reading(2, 0.0), sites=(), errors=())
+    for step in range(2, 20_000):
+        if not bound.wants(step, state).is_empty:
+            state = bound.update(state, replace(nothing, step=step))
+    assert all(entry["rel"] for entry in state["sites"].values())
+
+
+def test_a_layer_whose_gradient_is_nothing_but_error_is_broken_and_no_more():
+    bound = Noise(0.05)
+    state = bound.update(bound.start(), reading(1, 0.01))
+    gone = replace(reading(2, 0.01), layers=dict.fromkeys(reading(2, 0.01).layers, 0.0))
+    state = bound.update(state, gone)
+    assert state["broken"]
+    assert all(math.isfinite(share) for _, share in state["broken"].values())
+
+
 def test_too_much_noise_tightens_at_once_and_meets_the_aim():
     bound = Noise(0.05)
     state = bound.update(bound.start(), reading(1, 0.2))

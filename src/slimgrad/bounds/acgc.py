@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slimgrad.bounds import acgc_formulas as formulas
-from slimgrad.bounds.base import NOTHING, Reading, Request, Site, SiteReading, State, is_due, site_key
+from slimgrad.bounds.base import NOTHING, Reader, Reading, Request, Site, SiteReading, State, is_due, site_key
 from slimgrad.bounds.covered import ROLES, Covered, PerChannel, is_finite, word_of
 from slimgrad.bounds.fixed import Absolute, Exact, Relative
 from slimgrad.errors import ConfigError
@@ -75,10 +75,10 @@ class AcGc:
             if not any(words) or not all(map(is_finite, measured.readers)):
                 continue
             key = site_key(measured.site)
-            if None in words or words.count("norm") > 1:  # somebody reads it whose error no formula bounds
+            if None in words or _n_norms(measured.readers) > 1:  # it is read where no formula bounds the error
                 sites[key] = {"records": [], "bound": {"eps": 0.0}}
                 continue
-            records = [*(sites[key]["records"] if key in sites else ()), self._record(measured)][-LAST:]
+            records = [*(sites[key]["records"] if key in sites else ()), *self._records(measured)][-LAST:]
             bound = self._bound(records)
             if _fixed(bound) != Exact():  # a layer without a gradient says nothing, and exact tensors are not measured
                 sites[key] = {"records": records, "bound": bound}
@@ -87,32 +87,36 @@ class AcGc:
     def noise(self, state: State) -> float | None:
         return self.e2
 
-    def _record(self, measured: SiteReading) -> State:
-        """Return what is kept of one reading: terms to average, or with `sound` bounds to take the strictest of."""
+    def _records(self, measured: SiteReading) -> list[State]:
+        """Return what is kept of one reading: terms to average, or with `sound` bounds to take the strictest of.
+
+        There are several where a norm was called several times: each call had a tensor of its own.
+        """
         layers = [reader for reader in measured.readers if reader.norm is None]
-        record: State = {}
-        if layers and self.sound:
-            record["eps"] = formulas.layer_bound(formulas.sound_terms(layers, measured.numel), self.e2)
-        elif layers and self.expected:
-            record["layers"] = formulas.expected_terms(layers)
-        elif layers:
-            record["layers"] = formulas.published_terms(layers, measured.numel)
-        for reader in measured.readers:
-            if reader.norm is None:
-                continue
-            values = reader.batch * reader.places
-            energies = reader.out_grad2, reader.in_grad2
-            if self.sound:
-                record["channels"] = formulas.sound_norm_bound(reader.norm, values, *energies, self.e2)
-            elif self.expected:
-                record["norm"] = formulas.expected_norm_terms(reader.norm, values, *energies)
-            else:
-                record["norm"] = formulas.published_norm_terms(reader.norm, values, reader.in_grad2)
-        return record
+        norms = [reader for reader in measured.readers if reader.norm is not None]
+        own = self._of_layers(layers, measured.numel)
+        return [{**own, **self._of_norm(reader)} for reader in norms] or [own]
+
+    def _of_layers(self, layers: Sequence[Reader], numel: int) -> State:
+        if not layers:
+            return {}
+        if self.sound:
+            return {"eps": formulas.layer_bound(formulas.sound_terms(layers, numel), self.e2)}
+        terms = formulas.expected_terms(layers) if self.expected else formulas.published_terms(layers, numel)
+        return {"layers": terms}
+
+    def _of_norm(self, reader: Reader) -> State:
+        assert reader.norm is not None
+        values, energies = reader.batch * reader.places, (reader.out_grad2, reader.in_grad2)
+        if self.sound:
+            return {"channels": formulas.sound_norm_bound(reader.norm, values, *energies, self.e2)}
+        if self.expected:
+            return {"norm": formulas.expected_norm_terms(reader.norm, values, *energies)}
+        return {"norm": formulas.published_norm_terms(reader.norm, values, reader.in_grad2)}
 
     def _bound(self, records: Sequence[State]) -> State:
         """Return eps, eps per channel, or rel: whatever _fixed makes a bound of."""
-        alike = [record for record in records if record.keys() == records[-1].keys()]
+        alike = [record for record in records if _shape(record) == _shape(records[-1])]
         if self.sound:
             bound = _combined(alike, min)
         else:
@@ -145,6 +149,19 @@ def _combined(records: Sequence[Any], how: Any) -> Any:
     if isinstance(first, list):
         return [how(column) for column in zip(*records, strict=True)]
     return how(records)
+
+
+def _shape(record: Any) -> Any:
+    """Return what records that can be combined have in common; an instance norm has channels per example."""
+    if isinstance(record, Mapping):
+        return {key: _shape(value) for key, value in record.items()}
+    return len(record) if isinstance(record, list) else None
+
+
+def _n_norms(readers: Sequence[Reader]) -> int:
+    """Return how many norms there are among the readers, calls of the same one counted once where its weight tells."""
+    weights = [reader.weight for reader in readers if reader.norm is not None]
+    return weights.count("") + len({weight for weight in weights if weight})
 
 
 def _mean(numbers: Sequence[float]) -> float:

@@ -99,7 +99,7 @@ def sound_norm_bound(norm: NormChannels, values: int, out_grad2: float, in_grad2
     """Return eps per channel that keeps ||d gX||^2 <= e2 ||gX||^2 and |d G|^2 <= e2 |G|^2, sums over channels.
 
     See Note [Batch norm]. Every channel gets an equal share of both, and A is at most nnz max |gZ| and at most
-    sqrt(nnz ||gZ||^2). A norm without gamma's gradient is bounded by gX alone.
+    sqrt(nnz ||gZ||^2). A norm without gamma's gradient is bounded by gX alone, one behind frozen layers by gamma's.
     """
     channels = len(norm.inv_std)
     gamma2 = sum(g * g for g in norm.weight_grad)
@@ -109,7 +109,9 @@ def sound_norm_bound(norm: NormChannels, values: int, out_grad2: float, in_grad2
         total = min(count * norm.peak_grad[k], math.sqrt(count * out_grad2))
         own = abs(norm.weight_grad[k])
         reach = math.sqrt(e2 * in_grad2 * values / channels)  # t (A (1 + t) + |G|) |gamma| s <= reach
-        t = _positive_root(total, total + own, reach / (abs(norm.weight[k]) * s)) if norm.weight[k] else math.inf
+        t = math.inf if in_grad2 > 0 or gamma2 > 0 or total == 0 else 0.0
+        if in_grad2 > 0 and norm.weight[k]:
+            t = _positive_root(total, total + own, reach / (abs(norm.weight[k]) * s))
         if gamma2 > 0 and total > 0:
             t = min(t, math.sqrt(e2 * gamma2 / channels) / total)
         bounds.append(min(t / s, LARGEST))
@@ -140,7 +142,9 @@ def expected_norm_terms(norm: NormChannels, values: int, out_grad2: float, in_gr
 
 def expected_norm_rel(terms: ExpectedNorm, e2: float) -> float:
     """Return eps in standard deviations of the channel, the same for all channels."""
-    variance = _positive_root(terms["through"], terms["direct"], e2 * terms["in2"])  # of s d; 1/3 of eps^2
+    variance = math.inf if terms["gamma2"] > 0 or terms["out2"] == 0 else 0.0  # of s d; 1/3 of eps^2
+    if terms["in2"] > 0:  # and no frozen layer before, which needs no gX
+        variance = _positive_root(terms["through"], terms["direct"], e2 * terms["in2"])
     if terms["gamma2"] > 0 and terms["out2"] > 0:
         variance = min(variance, e2 * terms["gamma2"] / terms["out2"])
     return min(math.sqrt(3 * variance), LARGEST)

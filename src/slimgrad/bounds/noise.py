@@ -28,7 +28,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from slimgrad.bounds import sensitivity
-from slimgrad.bounds.base import FIRST_STEPS, NEGLIGIBLE, Reading, Request, Site, State, is_due, site_key, site_of
+from slimgrad.bounds.base import (
+    FIRST_STEPS,
+    NEGLIGIBLE,
+    NOTHING,
+    Reading,
+    Request,
+    Site,
+    State,
+    is_due,
+    site_key,
+    site_of,
+)
 from slimgrad.bounds.fixed import Exact, Relative
 from slimgrad.bounds.rates import FINEST_STEP, Item, cheapest, factor_of
 from slimgrad.bounds.sensitivity import (
@@ -70,12 +81,17 @@ class Noise:
     cap: float = 4.0  # x e2: the most that one layer's own gradient may suffer; math.inf for no such limit
 
     def __post_init__(self) -> None:
-        if not isinstance(self.e2, (int, float)) or not math.isfinite(self.e2) or self.e2 <= 0:
+        if (
+            isinstance(self.e2, bool)
+            or not isinstance(self.e2, (int, float))
+            or not math.isfinite(self.e2)
+            or self.e2 <= 0
+        ):
             raise ConfigError(
                 f"Noise expected a positive share of the gradient's energy, got {self.e2!r}; "
                 "write Noise(0.05), or Exact() for no error"
             )
-        if not isinstance(self.every, int) or self.every < 1:
+        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
             raise ConfigError(f"Noise expected every to be a number of steps, got {self.every!r}; write Noise(0.05)")
         if not isinstance(self.cap, (int, float)) or not self.cap > 0:
             raise ConfigError(
@@ -93,8 +109,8 @@ class Noise:
 
     def wants(self, step: int, state: State) -> Request:
         sites = state["sites"]
-        if not sites:
-            return Request(gradients=None)  # originals of all sites at once would be the memory of a plain step
+        if not sites:  # originals of all sites at once would be the memory of a plain step
+            return Request(gradients=None) if is_due(step, self.every) else NOTHING
         due = [key for key, entry in sites.items() if entry["rel"] and entry["due"] <= step]
         new = [key for key in due if sites[key]["travels"] and not sites[key]["far"]["n"]]
         far: list[str] = []
@@ -102,6 +118,8 @@ class Noise:
             candidates = new or [key for key, entry in sites.items() if entry["travels"] and entry["rel"]]
             far = _of_one_role(_within_quota(self._most_doubtful_first(candidates, sites, step), sites), sites)
         chosen = far or _within_quota(_most_noise_first(due, sites), sites)
+        if is_due(step, self.every) and not any(entry["rel"] for entry in sites.values()):
+            chosen = list(sites)  # exact ones are not measured, but it is time to forget a little
         return Request(errors=_sites(chosen), travels=_sites(far))
 
     def update(self, state: State, reading: Reading) -> State:
@@ -117,7 +135,7 @@ class Noise:
         if is_due(step, self.every):
             _forget(sites)
         broken = {
-            layer: [step, value / reading.layers[layer]]
+            layer: [step, value / max(reading.layers.get(layer, 0.0), NEGLIGIBLE * reading.energy)]
             for error in reading.errors
             for layer, value in error.layers.items()
             if value > self.cap * self.e2 * max(reading.layers.get(layer, 0.0), NEGLIGIBLE * reading.energy)
