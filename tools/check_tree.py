@@ -37,6 +37,7 @@ LAYERS = (  # from the top; a module may import its own layer and those below
         "progress",
         "quiet",
         "tuning",
+        "loss_scale",
         "measure",
         "readers",
         "streams",
