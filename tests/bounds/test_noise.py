@@ -113,7 +113,7 @@ def test_how_long_ago_a_measurement_shows_scatter_goes_by_the_rounds(every, lear
 
 def followed(bound, state, step, noises):
     """Return the state after a step in which the errors of some norms were followed and added these noises."""
-    sites = tuple(replace(site_reading(site), role="layer norm input") for site in noises)
+    sites = tuple(replace(site_reading(site), role="layer norm input") for site in (FIRST, SECOND))
     errors = tuple(
         ErrorReading((site,), noise, {}, reach) for site, noise in noises.items() for reach in ("near", "far")
     )
@@ -216,6 +216,23 @@ def test_what_is_exact_is_tried_again():
     for step in range(100, 6000, 50):
         state = bound.update(state, Reading(step, 1.0, ()))
     assert isinstance(bound.at(FIRST, state), Relative)
+
+
+def test_a_site_that_runs_no_more_leaves_its_share_to_the_others():
+    bound = Noise(0.05, every=10)
+    both, state = (FIRST, SECOND), bound.start()
+    for step in range(1, 101):
+        state = bound.update(state, reading(step, 0.02, rel_of(bound, FIRST, state), both))
+    before = rel_of(bound, FIRST, state)
+    asked = 0
+    for step in range(101, 401):
+        rel = rel_of(bound, FIRST, state)
+        if not bound.wants(step, state).is_empty:
+            asked += 1
+            state = bound.update(state, reading(step, 0.02 * (rel / before) ** 2, rel, (FIRST,)))
+    assert list(state["sites"]) == [site_key(FIRST)]
+    assert rel_of(bound, FIRST, state) > 1.2 * before
+    assert asked < 60  # and nobody waits for it
 
 
 def test_small_tensors_are_coded_finely():

@@ -65,6 +65,7 @@ ALARM = 1.2  # x what is aimed at: expected from here on, bounds are set anew at
 ABSENT = 5  # steps until a site that did not run in its turn has another
 SURPRISE = 1.5  # x what was known of a site: from here on, its next turn comes sooner
 RECENT = 2.5  # x every: a site that sat out a round was measured less long ago than this
+GONE = 5  # x every: a site that has not run for longer, in a layer frozen since, say, is new when it runs again
 UNSEEN = 1 / 100  # of e2: what a site may add elsewhere although it did not when its error was last followed
 SMALL = 1 / 500  # of all values: the smallest tensors, up to this much in all, are coded as finely as can be
 FORGET = 0.5  # per round: what was known of a site that is exact now
@@ -127,7 +128,8 @@ class Noise:
         sites = {key: dict(entry) for key, entry in known.items()}
         for one in reading.sites:
             key = site_key(one.site)
-            sites[key] = sensitivity.seen(sites.get(key), one, reading.energy)
+            sites[key] = {**sensitivity.seen(sites.get(key), one, reading.energy), "last": step}
+        sites = {key: entry for key, entry in sites.items() if not self._is_gone(entry, step)}
         spreads = sensitivity.spreads(state["spreads"], sites, reading, state["loads"], RECENT * self.every)
         for error in reading.errors:
             sensitivity.measure(sites, error, reading, state["loads"])
@@ -143,7 +145,7 @@ class Noise:
         state = {**state, "sites": sites, "spreads": spreads, "broken": {**state["broken"], **broken}}
         state["loads"] = sensitivity.moved(state["loads"], known, sites)
         is_waiting = any(entry["rel"] and entry["due"] <= step for entry in sites.values())
-        is_time = not is_waiting or step % SET_EVERY == 0 or len(sites) > len(known)
+        is_time = not is_waiting or step % SET_EVERY == 0 or sites.keys() != known.keys()
         if is_time or self._is_alarming(state):
             sensitivity.fill_in(sites)
             state["loads"] = self._spend(sites, state["calibration"], spreads)
@@ -193,6 +195,10 @@ class Noise:
                 "what causes them was coded more finely since"
             )
         return lines
+
+    def _is_gone(self, entry: State, step: int) -> bool:
+        """Return whether a site has not run for so long that its share is for others; exact ones have none."""
+        return entry["rel"] > 0 and step - entry["last"] > GONE * self.every
 
     def _give_turns(self, sites: Sites, known: Sites, reading: Reading) -> None:
         """Set when each site that was to be measured is to be measured again, in place; see Note [When]."""

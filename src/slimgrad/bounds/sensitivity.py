@@ -9,7 +9,7 @@ A site's entry, a plain dict:
                       its way, and to all that its error travels to, these included. noise: a share of the whole
                       gradient; shares: of each layer's own gradient; n and at: measurements, and the step of the last
     fresh             whether a measurement came since the bound was last loosened
-    due               the step from which on it is to be measured again; see Note [When]
+    due, last         the step from which on it is to be measured again, see Note [When]; the last in which it was seen
 
 Noise grows with the square of the bound and the noises of sites add up (docs/bounds.md has both measured), so these
 numbers say what any choice of bounds adds, in all and to each layer.
