@@ -49,6 +49,15 @@ def test_an_adaptive_bound_learns_in_a_run_and_its_state_is_plain_data(model):
     assert "sites" in str(state)
 
 
+def test_a_model_that_is_not_whole_yet_has_a_state(model):
+    with slimgrad.attach(model, bound=Noise(0.05)) as session:
+        state = session.state_dict()
+        session.load_state_dict(state)
+        model(torch.zeros(1, 3, 24, 24))
+        with pytest.raises(ConfigError, match="the state of a session on this model"):
+            session.load_state_dict(state)
+
+
 def test_a_state_resumes_to_the_same_bounds(model):
     model(torch.zeros(1, 3, 24, 24))
     with slimgrad.attach(model, bound=Noise(0.05)) as session:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from slimgrad.attached import Attached
 from slimgrad.bounds.base import Adaptive, Fixed, Reading, Request, RoleBound, Site, State
@@ -120,7 +121,8 @@ def _union_of_sites(sets: list[frozenset[Site] | None]) -> frozenset[Site] | Non
 
 
 def _digest(parameters: Mapping[str, torch.Tensor]) -> str:
-    words = [f"{name}{list(parameter.shape)}" for name, parameter in sorted(parameters.items())]
+    shapes = {name: "lazy" if is_lazy(p) else str(list(p.shape)) for name, p in parameters.items()}
+    words = [name + shape for name, shape in sorted(shapes.items())]
     return f"{len(words)}:{hashlib.sha256(' '.join(words).encode()).hexdigest()[:DIGEST_LENGTH]}"
 
 
