@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from scenes import Calls, random
+from scenes import AUTOCASTS, Calls, random
 from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -86,10 +86,11 @@ def test_outside_of_any_call_nothing_is_known():
     assert role_of(MADE, None) is UNKNOWN
 
 
-def test_autocast_copies_of_weights_are_rebuilt():
+@pytest.mark.parametrize("module", [LINEAR, CONV], ids=repr)
+def test_autocast_copies_of_weights_are_rebuilt(module):
     with torch.autocast("cpu", torch.bfloat16):
-        _, needs = roles_in(lambda: LINEAR(MADE))
-    assert Need.REBUILD in needs
+        _, needs = roles_in(lambda: module(MADE))
+    assert needs == {Need.REBUILD, Need.VALUES}
 
 
 def test_a_computed_weight_is_not_taken_for_an_input():
@@ -168,6 +169,35 @@ def test_a_frozen_weight_is_told_from_the_input(roles_of):
     square = nn.Linear(16, 16)
     square.weight.requires_grad_(False)
     assert names(roles_of(lambda x: x @ square.weight, H * 1, square=square)) == ["parameter"]
+
+
+@pytest.mark.parametrize("precision", AUTOCASTS)
+def test_of_the_input_of_a_frozen_convolution_only_the_shape_is_needed(roles_of, precision):
+    conv = nn.Conv2d(4, 4, 3).requires_grad_(False)
+    with AUTOCASTS[precision]():
+        seen = roles_of(conv, X2 * 1)
+        functional = roles_of(lambda x: F.conv2d(x, conv.weight), X2 * 1, conv=conv)
+    assert [need for shape, _, need in seen + functional if shape == X2.shape] == [Need.SHAPE] * 2
+
+
+def test_a_weight_that_is_computed_from_frozen_and_other_parameters_reads_its_input(roles_of):
+    conv, gain = nn.Conv2d(4, 4, 3).requires_grad_(False), nn.Parameter(torch.ones(()))
+    seen = roles_of(lambda x: F.conv2d(x, conv.weight * gain), X2 * 1, conv=conv, gain=gain)
+    assert (tuple(X2.shape), "conv input", Need.VALUES) in seen
+
+
+@pytest.mark.parametrize("precision", AUTOCASTS)
+@pytest.mark.parametrize("has_gradient", [True, False], ids=["input with gradient", "only a bias has one"])
+def test_a_frozen_weight_is_not_taken_for_an_input_of_its_shape(precision, has_gradient):
+    conv = nn.Conv1d(16, 16, 32)
+    conv.weight.requires_grad_(False)
+    x = random(16, 16, 32, grad=has_gradient) + 0
+    model = Calls(lambda x: conv(x * 1), conv=conv)
+    with slimgrad.attach(model, bound=slimgrad.Exact(), min_bytes=1), AUTOCASTS[precision]():
+        y = model(x)
+    assert y.grad_fn._saved_input.shape == x.shape
+    assert not torch.equal(y.grad_fn._saved_input.float(), conv.weight.to(y.dtype).float())
+    assert torch.equal(y.grad_fn._saved_weight, conv.weight.to(y.dtype))
 
 
 def test_a_cast_of_the_users_own_is_not_rebuilt(roles_of):

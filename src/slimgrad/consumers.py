@@ -38,6 +38,7 @@ EXACTLY = Need.EXACT  # a plain global: looking a member up in its Enum takes lo
 ATTENTION_SCALE, CURVED_SCALE, SCATTERED_SCALE, LOG_SOFTMAX_ABSOLUTE = 1 / 64, 1 / 4, 1 / 8, 0.2
 
 CONV = Role("conv input", Need.VALUES)
+FROZEN_CONV = Role("frozen conv input", Need.SHAPE, in_memory=True)
 LINEAR = Role("linear input", Need.VALUES)
 PRODUCT = Role("product operand", Need.TIGHT, scale=CURVED_SCALE)
 BATCH_NORM = Role("batch norm input", Need.VALUES, axis=1, is_centred=True)
@@ -92,8 +93,11 @@ def role_of(tensor: torch.Tensor, call: Call | None) -> Role:
     return leaf_role(tensor, (*call.args, *(call.kwargs or {}).values())) or role
 
 
-def _weighted(role: Role) -> Consumer:
-    """Return the consumer for functions of (input, weight, ...) that are linear in both."""
+def _weighted(role: Role, if_frozen: Role = EXACT) -> Consumer:
+    """Return the consumer for functions of (input, weight, ...) that are linear in both.
+
+    `if_frozen` is the role of an input that is saved although the weight gets no gradient, so that nobody reads it.
+    """
 
     def consumer(tensor: torch.Tensor, call: Call) -> Role:
         weight = call.argument(1, "weight")
@@ -103,7 +107,17 @@ def _weighted(role: Role) -> Consumer:
             return role
         if weight.grad_fn is not None:
             return EXACT  # a computed weight
-        return PARAMETER if tensor.untyped_storage() is weight.untyped_storage() else rebuilt_role(tensor, weight)
+        if tensor.untyped_storage() is weight.untyped_storage():
+            return PARAMETER
+        return (
+            rebuilt_role(tensor, weight) if weight.requires_grad else frozen(tensor, weight, call.argument(0, "input"))
+        )
+
+    def frozen(tensor: torch.Tensor, weight: torch.Tensor, source: Any) -> Role:
+        if tensor.requires_grad or is_from(tensor, source):
+            return if_frozen
+        is_told = isinstance(source, torch.Tensor) and (source.requires_grad or source.shape != weight.shape)
+        return rebuilt_role(tensor, weight) if is_told else EXACT  # or else autocast's copy of an input like a weight
 
     return consumer
 
@@ -272,8 +286,8 @@ def _curved(name: str, scale: float = CURVED_SCALE) -> Role:
 def _table() -> Iterator[tuple[str, Consumer | Role]]:
     """Yield names of functions and what they need; a Role stands for everything that the function saves."""
     for dims in ("1d", "2d", "3d"):
-        yield f"conv{dims}", _weighted(CONV)
-        yield f"conv_transpose{dims}", _weighted(CONV)
+        yield f"conv{dims}", _weighted(CONV, FROZEN_CONV)
+        yield f"conv_transpose{dims}", _weighted(CONV, FROZEN_CONV)
         for max_pool in (f"max_pool{dims}", f"max_pool{dims}_with_indices"):
             yield max_pool, _max_pool(int(dims[0]))
         yield f"adaptive_max_pool{dims}", _adaptive_max_pool

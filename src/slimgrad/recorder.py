@@ -150,7 +150,7 @@ class Recorder(TorchFunctionMode):
                 return Saved(stored, tensor, stored.gave_flags)
         self._provide(stored, tensor, role, call)  # plan, bound, code, arena
         if role.need is SHAPE:
-            return Shaped(stored, tensor)
+            return Shaped(stored, tensor, role.in_memory)
         return Saved(stored, tensor, role.need is SIGN) if stored.kept is None else self.left.keep(tensor, stored)
 
     def unpack(self, saved: Packed | recipes.Recomputed) -> torch.Tensor:

@@ -100,6 +100,7 @@ class Role:
     keeps_sign: bool = False  # zeros and signs have to come back exactly
     scale: float = 1.0  # of the bound
     absolute: float = 0.0  # where not 0: a relative bound means this times `rel`, whatever the size of the values
+    in_memory: bool = False  # SHAPE: whoever asks for it would copy anything but real memory of this layout
     flag: Flag | None = None  # SIGN
     window: Window | None = None  # INDEX; None: the code finds the bits it needs
     leaf: torch.Tensor | None = None  # REBUILD

@@ -243,19 +243,19 @@ class Saved:
 class Shaped:
     """Size and layout of a tensor whose values nobody reads."""
 
-    __slots__ = ("is_contiguous", "size", "stored", "stride")
+    __slots__ = ("is_expanded", "size", "stored", "stride")
 
-    def __init__(self, stored: Stored, tensor: torch.Tensor) -> None:
+    def __init__(self, stored: Stored, tensor: torch.Tensor, in_memory: bool = False) -> None:
         self.stored = stored
         self.size = tensor.shape
         self.stride = tensor.stride()
-        self.is_contiguous = tensor.is_contiguous()
+        self.is_expanded = tensor.is_contiguous() and not (in_memory and tensor.numel())
 
     def restore_in(self, buffers: Buffers) -> torch.Tensor:
         """Return a tensor of this size and layout with undefined values."""
         self.stored.check(self.size)
         device = None if self.stored.guard is None else self.stored.guard.device
-        if self.is_contiguous:
+        if self.is_expanded:
             return torch.zeros((), dtype=self.stored.dtype, device=device).expand(self.size)
         # Functions choose the layout of their gradient by that of their input: only real memory has channels_last.
         if device is not None and device.type != "cpu":

@@ -121,3 +121,32 @@ def test_rules_override_the_bound_by_module_path():
         slim = gradients(model(x).square().sum(), model)
     assert same(slim[-2:], plain[-2:])  # the last layer's own input is exact, those before it are not
     assert not same(slim[:-2], plain[:-2])
+
+
+FROZEN = {
+    "conv": lambda: nn.Conv2d(8, 8, 3, padding=1),
+    "one by one": lambda: nn.Conv2d(8, 8, 1),
+    "grouped": lambda: nn.Conv2d(8, 8, 3, groups=8, padding="same"),
+    "transposed": lambda: nn.ConvTranspose2d(8, 8, 3, stride=2),
+    "reflected": lambda: nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect"),
+}
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 24, 24), (512, 8, 1, 1)], ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("kind", FROZEN)
+def test_a_frozen_convolution_stores_nothing_and_gives_the_same_gradients(kind, layout, shape):
+    """Fine-tuning the norms alone: the gradient for the input of a convolution reads its weight, and not the input."""
+    if kind == "reflected" and shape[-1] == 1:
+        pytest.skip("nothing to reflect")
+    conv = FROZEN[kind]().requires_grad_(False).to(memory_format=layout)
+    model = Calls(lambda x: conv(x * 1), conv=conv)
+    x = random(*shape, grad=False).contiguous(memory_format=layout).requires_grad_()
+    plain = gradients(model(x).square().sum(), x)
+    twice = torch.autograd.grad(torch.autograd.grad(model(x).square().sum(), x, create_graph=True)[0].square().sum(), x)
+    with slimgrad.attach(model, bound=EXACT) as session:
+        y = model(x)
+        assert session.kept_bytes() == 0
+        assert same(gradients(y.square().sum(), x), plain)
+        first = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)[0]
+        assert same(list(torch.autograd.grad(first.square().sum(), x)), list(twice))
