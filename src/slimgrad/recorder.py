@@ -241,7 +241,15 @@ class Recorder(TorchFunctionMode):
                 self.constants = self.session.attached.constants()
             if storage in self.constants:
                 return self.left.leave(tensor, BUFFER)
+        if tensor.is_leaf and 2 * tensor.nbytes < storage.nbytes() and self._is_cut_out(tensor, storage, role):
+            return self.left.leave(tensor, INPUT)
         return None
+
+    def _is_cut_out(self, tensor: torch.Tensor, storage: torch.UntypedStorage, role: Role) -> bool:
+        """Return whether a small part of a larger storage, a batch of a data set, would be coded with all the rest."""
+        if role.need is SHAPE or (role.need is EXACTLY and not self.moves_exact):
+            return False
+        return find(tensor, storage) is None and recipes.recipe_of(tensor) is None
 
     @property
     def path(self) -> str:

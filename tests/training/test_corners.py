@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from scenes import Calls, gradients, kept_bytes, random, relative_error, same
@@ -66,6 +68,42 @@ def test_what_passes_between_parts_attached_one_by_one_is_coded():
         last = session.report().to_dict()["last_step"]
         assert last["saved_in"] >= 3 * x.nbytes
         y.sum().backward()
+
+
+@dataclass
+class Batch:
+    x: torch.Tensor
+
+
+@pytest.mark.parametrize("policy", [slimgrad.Compress(), slimgrad.Swap("disk", min_bytes=0)], ids=repr)
+def test_a_batch_cut_out_of_a_data_set_is_kept_by_reference(policy):
+    """Hidden in an object of the user's, or under recording(), nobody says that it is an input."""
+    data, linear = random(4000, 256, grad=False), nn.Linear(256, 64)
+    model = Calls(lambda batch: torch.relu(linear(batch.x)), linear=linear)
+    plain = gradients(model(Batch(data[100:164])).square().sum(), model)
+    with slimgrad.attach(model, bound=EXACT, policy=policy) as session:
+        slim = gradients(model(Batch(data[100:164])).square().sum(), model)
+        with session.recording():
+            y = model(Batch(data[100:164]))
+        assert session.report().to_dict()["last_step"]["saved_in"] == 64 * 64 * 4  # the result of relu
+        assert session.kept_bytes() < 64 * 256 * 4
+        del y
+    assert same(slim, plain)
+
+
+def test_part_of_an_activation_shares_its_code_also_where_it_is_detached():
+    linear = nn.Linear(64, 256)
+
+    def forward(x):
+        y = torch.relu(linear(x))
+        return (y[:, :64] @ y[:, :64].t()).sum() + (y[:, 64:128] @ y[:, 64:128].detach().t()).sum() + (y @ y.t()).sum()
+
+    model, x = Calls(forward, linear=linear), random(256, 64, grad=False)
+    plain = gradients(model(x), model)
+    with slimgrad.attach(model, bound=EXACT) as session:
+        loss = model(x)
+        assert session.kept_bytes() < 256 * 256 * 4  # exactly one storage, of which half are zeros
+        assert same(gradients(loss, model), plain)
 
 
 def test_gradients_switched_on_within_no_grad():
