@@ -43,7 +43,7 @@ LAYERS = (  # from the top; a module may import its own layer and those below
         "streams",
     },
     {"coder", "leftovers", "shelf", "saved", "tiers", "report"},
-    {"policy", "bounds", "consumers", "origins", "roles"},
+    {"policy", "bounds", "consumers", "origins", "roles", "simple"},
     {"codecs", "storage", "ledger"},
     {"kernels"},
     {"errors"},

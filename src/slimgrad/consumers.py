@@ -17,7 +17,6 @@ import torch
 from torch.nn import functional
 
 from slimgrad.origins import (
-    PLAIN_TYPES,
     is_from,
     is_parameter,
     is_registered,
@@ -356,39 +355,3 @@ def _without_dispatch(function: types.FunctionType) -> types.FunctionType:
 COMPOSITES: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.multi_head_attention_forward: _without_dispatch(functional.multi_head_attention_forward)
 }
-
-_nn = torch.nn
-# Modules whose forward is one call of one function, as (function, names of the attributes after the input). While one
-# of them runs, its hook says which function saves, and the function mode, which costs far more, can rest.
-_SIMPLE: dict[tuple[type, ...], tuple[Callable[..., Any], tuple[str, ...]]] = {
-    (_nn.Conv1d, _nn.Conv2d, _nn.Conv3d): (torch.conv2d, ("weight",)),
-    (_nn.ConvTranspose1d, _nn.ConvTranspose2d, _nn.ConvTranspose3d): (torch.conv_transpose2d, ("weight",)),
-    (_nn.Linear,): (functional.linear, ("weight",)),
-    (_nn.BatchNorm1d, _nn.BatchNorm2d, _nn.BatchNorm3d): (functional.batch_norm, ()),
-    (_nn.InstanceNorm1d, _nn.InstanceNorm2d, _nn.InstanceNorm3d): (functional.instance_norm, ()),
-    (_nn.LayerNorm,): (functional.layer_norm, ("normalized_shape",)),
-    (_nn.GroupNorm,): (functional.group_norm, ("num_groups",)),
-    (_nn.ReLU,): (functional.relu, ()),
-    (_nn.ReLU6, _nn.Hardtanh): (functional.hardtanh, ("min_val", "max_val")),
-    (_nn.LeakyReLU,): (functional.leaky_relu, ("negative_slope",)),
-    (_nn.GELU,): (functional.gelu, ()),
-    (_nn.SiLU,): (functional.silu, ()),
-    (_nn.Hardswish,): (functional.hardswish, ()),
-    (_nn.Sigmoid,): (torch.sigmoid, ()),
-    (_nn.Tanh,): (torch.tanh, ()),
-    (_nn.Softmax,): (functional.softmax, ("dim",)),
-    (_nn.Dropout,): (functional.dropout, ()),
-    (_nn.MaxPool2d,): (functional.max_pool2d, ("kernel_size", "stride", "padding", "dilation")),
-    (_nn.AvgPool2d,): (functional.avg_pool2d, ()),
-    (_nn.AdaptiveAvgPool2d,): (functional.adaptive_avg_pool2d, ()),
-    (_nn.Embedding,): (functional.embedding, ()),
-}
-SIMPLE_MODULES = {kind: entry for kinds, entry in _SIMPLE.items() for kind in kinds}
-
-
-def call_of(module: torch.nn.Module, args: tuple[Any, ...]) -> Call | None:
-    """Return the one call that the forward of a simple module makes."""
-    function, names = SIMPLE_MODULES[type(module)]
-    if len(args) != 1 or type(args[0]) not in PLAIN_TYPES or is_registered(args[0]):
-        return None
-    return Call(function, (args[0], *(getattr(module, name) for name in names)), None)

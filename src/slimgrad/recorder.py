@@ -20,9 +20,9 @@ Note [Remembered plans]. Step after step the same site saves the same kind of te
 are looked up once and remembered, unless the policy looks at more than role, dtype and device, or a bound has moved.
 
 Note [The mode rests]. A function mode slows down every call and every attribute of a tensor. It is taken off the stack
-while a module runs whose forward is known to be one call of one function, because its hook says as much, and while one
-runs that saved small tensors only in the last such forward (quiet.py). Should a quiet module save something large after
-all, that is kept as it is in this forward, and the module is quiet no more.
+while a module runs whose forward is known to be one call of one function (simple.py), and while one runs that saved
+small tensors only in the last such forward (quiet.py). Should a quiet module save something large after all, that is
+kept as it is in this forward, and the module is quiet no more.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from torch.overrides import TorchFunctionMode
 from slimgrad import recipes
 from slimgrad.attached import has_ended, storages_of
 from slimgrad.coder import Remembered
-from slimgrad.consumers import COMPOSITES, EXACTLY, SIMPLE_MODULES, Call, call_of, role_of
+from slimgrad.consumers import COMPOSITES, EXACTLY, Call, role_of
 from slimgrad.errors import ConfigError
 from slimgrad.ledger import BUFFER, INPUT, PARAMETER, SMALL
 from slimgrad.leftovers import Leftovers
@@ -53,6 +53,7 @@ from slimgrad.policy import Plan, RoleBound
 from slimgrad.quiet import Quiet
 from slimgrad.roles import Need, Role
 from slimgrad.saved import NOTE, Kept, Packed, Rebuilt, Saved, Shaped, Stored, changed_in_place, find, plain_storage
+from slimgrad.simple import call_of, is_simple
 
 if TYPE_CHECKING:
     from slimgrad.session import Session
@@ -277,7 +278,7 @@ class Recorder(TorchFunctionMode):
         if self.is_on:
             if path not in self.session.attached.root_paths or not has_ended(self.caller):
                 listened = self.listens
-                is_known = type(module) in SIMPLE_MODULES and not self.makes_again and _is_as_its_class(module)
+                is_known = not self.makes_again and is_simple(module)
                 self.module = (module, args) if is_known else None
                 wish = not is_known and (self.makes_again or path not in self.quiet)
                 if wish is not listened:
@@ -382,11 +383,6 @@ class Recorder(TorchFunctionMode):
         self.quiet.end()
         self.left.end_forward(self.shelf.ledger)
         self.session.end_forward()
-
-
-def _is_as_its_class(module: nn.Module) -> bool:
-    """Return whether nothing gives this module another input, or another forward, than its class has."""
-    return not module._forward_pre_hooks and "forward" not in module.__dict__
 
 
 def _explain_functional(error: BaseException | None) -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from slimgrad.attached import Attached
@@ -32,6 +31,7 @@ from slimgrad.report import Report
 from slimgrad.report.memory import PeakMeter
 from slimgrad.saved import Rebuilt
 from slimgrad.shelf import Shelf
+from slimgrad.simple import OwnHooks
 from slimgrad.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -96,8 +96,7 @@ class Session:
         self._is_attached = True
         self.attached.when_gone(self.detach)
         self._handles = [
-            register_module_forward_pre_hook(self._before),
-            register_module_forward_hook(self._after, always_call=True),
+            OwnHooks(self._before, self._after),
             register_optimizer_step_pre_hook(self._before_step),
         ]
 
