@@ -64,15 +64,19 @@ class Recipe:
     ) -> None:
         self.call, self.source, self.form = call, source, form
         self.constants = [(constant, constant._version) for constant in constants]
-        self._made: weakref.ref[torch.UntypedStorage] | None = None
+        self._made: tuple[weakref.ref[torch.UntypedStorage], torch.Tensor, int] | None = None  # and its version's guard
 
     def make(self, shelf: Shelf) -> torch.Tensor:
-        """Return the result, one-dimensional; while somebody holds one that was made before, that one."""
-        storage = None if self._made is None else self._made()
-        if storage is None:
-            storage = self._run(shelf).untyped_storage()
-            self._made = weakref.ref(storage)
-        return torch.empty(0, dtype=self.form.dtype).set_(storage)
+        """Return the result; while somebody holds one that was made before, and nobody has changed it, that one."""
+        if self._made is not None:
+            storage, guard, version = self._made[0](), *self._made[1:]
+            if storage is not None and guard._version == version:
+                again = guard.detach()  # has the version of all that were given, now and later
+                again.data = torch.empty(0, dtype=self.form.dtype).set_(storage)
+                return again
+        result = self._run(shelf)
+        self._made = weakref.ref(result.untyped_storage()), versioned(result), result._version
+        return result
 
     @property
     def root(self) -> tuple[Saved | Kept, int]:

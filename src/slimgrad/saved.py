@@ -71,7 +71,7 @@ class Stored:
     kept: torch.Tensor | None  # some view of the storage as it is
     guard: torch.Tensor | None
     decoded: tuple[Part, weakref.ref[torch.UntypedStorage]] | None
-    held: torch.UntypedStorage | None  # what was decoded last, while another reader may follow at once
+    held: tuple[Part, torch.Tensor, int] | None  # what was decoded last, and its version, while readers may follow
     probe: Any  # what a measurement notes of it; see measure.py
 
     def __init__(self, tensor: torch.Tensor, storage: torch.UntypedStorage, site: tuple[str, int]) -> None:
@@ -164,20 +164,12 @@ class Stored:
             note = f", {self.name} of {self.path or 'the model'}"
             raise changed_in_place(self.dtype, size, self.guard._version, self.version, note)
 
-    def decoded_values(self, part: Part) -> torch.Tensor | None:
-        """Return the values of a part, one-dimensional, if somebody still has them decoded."""
-        storage = self.decoded[1]() if self.decoded is not None and self.decoded[0] is part else None
-        if storage is None:
-            return None
-        device = storage.device if self.guard is None else self.guard.device  # a fake tensor's storage is on "meta"
-        return torch.empty(0, dtype=self.dtype, device=device).set_(storage)
-
     def decode(self, part: Part, buffers: Buffers) -> torch.Tensor:
         """Return the values of a part, one-dimensional, in a pooled buffer."""
         return restored(part.codec, part.slot, Form(self.nbytes, self.dtype), buffers)
 
     def note_decoded(self, part: Part, values: torch.Tensor) -> None:
-        """Remember decoded values, weakly: somebody may ask for them, or save them, again."""
+        """Remember decoded values, weakly: somebody may save them again."""
         storage = values.untyped_storage()
         setattr(storage, NOTE, weakref.ref(self))
         self.decoded = (part, weakref.ref(storage))

@@ -8,7 +8,8 @@ values, so strides are exact. Where the recorder has a Coder for the site, that 
 
 Note [Decoded once]. A convolution's backward and that of the ReLU before it read the same values one after the other.
 What was decoded is therefore held until another tensor is decoded, but only while more reads of it can follow: held any
-longer, it would add to the peak, which lies in backward.
+longer, it would add to the peak, which lies in backward. A reader that changed it in place has moved its version:
+the next one gets its own.
 """
 
 from __future__ import annotations
@@ -144,10 +145,13 @@ class Shelf:
             self._release_last(stored)
         part = stored.values if stored.flags is None else saved.part
         assert part is not None
-        values = None if stored.decoded is None else stored.decoded_values(part)
-        values = self._decode(stored, part, saved) if values is None else saved.view_of(values)
+        held = stored.held
+        if held is not None and held[0] is part and held[1]._version == held[2]:
+            values = saved.view_of(held[1])
+        else:
+            values = self._decode(stored, part, saved)
         if stored.n_reads < stored.n_saves:
-            stored.held, self._last = values.untyped_storage(), weakref.ref(stored)
+            stored.held, self._last = (part, values, values._version), weakref.ref(stored)
         else:
             stored.held = None
         return values

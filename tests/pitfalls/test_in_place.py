@@ -6,7 +6,7 @@ import pytest
 import torch
 from pitfalls import naive
 from pitfalls.naive import goes_red
-from scenes import Calls, gradients, random, same
+from scenes import Calls, gradients, random, relative_error, same
 from torch import nn
 from torch.nn import functional as F
 
@@ -172,3 +172,49 @@ def test_02_pack_never_modifies_its_input():
     """torch refuses a pack hook that works in place on what it gets; and the forward still needs those values."""
     check_inputs_untouched(slimgrad.attach)
     goes_red(check_inputs_untouched, naive.rounded_in_place)
+
+
+class Doubles(torch.autograd.Function):
+    """x * x, whose backward works in place on what it saved, and hands that on."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return x.mul_(2).mul_(grad)
+
+
+POLICIES = [
+    slimgrad.Compress(),
+    slimgrad.Swap("disk", min_bytes=0),
+    slimgrad.Swap("host", min_bytes=0, compress=False),
+    slimgrad.Recompute(),
+]
+
+
+@pytest.mark.parametrize(
+    "policy", POLICIES, ids=lambda policy: f"{type(policy).__name__} {getattr(policy, 'tier', '')}"
+)
+def test_01_what_backward_changes_in_place_is_rejected_or_restored_anew_for_the_next_reader(policy):
+    """Plain torch refuses: both functions read one tensor. What was decoded for the first is another."""
+    linear, x = nn.Linear(64, 64), random(64, 64, grad=False)
+
+    def loss(function):
+        y = torch.relu(F.layer_norm(linear(x), (64,)))
+        return (function(y) + function(y)).square().sum()
+
+    plain = gradients(loss(torch.square), linear)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss(Doubles.apply).backward()
+    model = Calls(lambda: loss(Doubles.apply), linear=linear)
+    with slimgrad.attach(model, bound=EXACT, policy=policy, min_bytes=0):
+        try:
+            slim = gradients(model(), linear)
+        except RuntimeError as error:
+            assert "modified by an inplace operation" in str(error)  # noqa: PT017
+        else:
+            assert relative_error(slim, plain) < 1e-6
