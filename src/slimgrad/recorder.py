@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch._C import _get_function_stack_at as mode_at  # pyright: ignore[reportAttributeAccessIssue]
+from torch._C import _is_tracing as is_tracing  # pyright: ignore[reportAttributeAccessIssue]
 from torch._C import _len_torch_function_stack as n_modes  # pyright: ignore[reportAttributeAccessIssue]
 from torch._C import _pop_torch_function_stack as pop_mode  # pyright: ignore[reportAttributeAccessIssue]
 from torch._C import _push_on_torch_function_stack as push_mode  # pyright: ignore[reportAttributeAccessIssue]
@@ -64,7 +65,7 @@ PLAIN_CALL = (torch.Tensor,)  # classes in a call's arguments that have a __torc
 FUNCTIONAL_ADVICE = "torch.func cannot see through saved-tensor hooks, call it under: with session.paused(): ..."
 # Of a forward that is running: ..., small saves before it, and whether the mode was on the stack before it
 MODULE, PATH, N_SAVES, IS_QUIET, N_SMALL, LISTENED = FRAME = range(6)
-IN_CHECKPOINT = "inside torch.utils.checkpoint"
+IN_CHECKPOINT, IN_TRACE = "inside torch.utils.checkpoint", "inside torch.jit.trace"
 KEPT_ELSEWHERE = (Need.PARAMETER, Need.REBUILD)
 SHAPE, SIGN = Need.SHAPE, Need.SIGN  # plain globals: looking a member up in its Enum takes longer
 MAX_PLANS = 1 << 14
@@ -347,6 +348,9 @@ class Recorder(TorchFunctionMode):
             if functorch.maybe_current_level() is None:
                 return
             raise ConfigError(f"an attached module expected no torch.func transform around it; {FUNCTIONAL_ADVICE}")
+        if is_tracing():  # sizes and addresses would be values of the trace, and what we compute a part of it
+            self.shelf.ledger.record_skipped(IN_TRACE)
+            return
         outer = autograd._top_saved_tensors_default_hooks(True)
         if outer is not None:
             if getattr(outer[0], "__module__", "") == "torch.utils.checkpoint":

@@ -26,7 +26,7 @@ from slimgrad.errors import ConfigError
 from slimgrad.ledger import Ledger
 from slimgrad.policy import AUTO, Compress, Policy, Recompute, check_policy
 from slimgrad.progress import Progress
-from slimgrad.recorder import Recorder
+from slimgrad.recorder import Recorder, is_tracing
 from slimgrad.report import Report
 from slimgrad.report.memory import PeakMeter
 from slimgrad.saved import Rebuilt
@@ -111,7 +111,7 @@ class Session:
         path = self._paths.get(id(module))
         if path is not None and self._is_attached:
             recorder = self._recorder
-            if path == "" and self.planned is not None and torch.is_grad_enabled() and not recorder.is_on:
+            if path == "" and self.planned is not None and not recorder.is_on and _may_record():
                 self.planned.before_forward(self, module, args)
             recorder.enter(module, path, args)
             if self.blocks is not None and recorder.is_on:
@@ -225,3 +225,8 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.detach()
+
+
+def _may_record() -> bool:
+    """Return whether a forward that begins now can be recorded."""
+    return torch.is_grad_enabled() and not is_tracing()

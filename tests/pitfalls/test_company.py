@@ -76,6 +76,22 @@ def test_16_a_session_within_a_session():
     assert same(gradients(model(x).square().sum(), x, model), plain)
 
 
+@pytest.mark.parametrize("policy", [slimgrad.Compress(), slimgrad.Recompute(), slimgrad.Budget("90%")], ids=repr)
+@pytest.mark.parametrize("bound", [EXACT, COARSE], ids=repr)
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit:DeprecationWarning")
+def test_a_traced_forward_is_left_alone(bound, policy):
+    """Under torch.jit.trace sizes and addresses are values of the trace, and what hooks compute becomes part of it."""
+    model, x = nn.Sequential(block(0), nn.BatchNorm2d(4), nn.ReLU(), block(1)).eval(), random(4, 4, 24, 24, grad=False)
+    plain = model(x)
+    with slimgrad.attach(model, bound=bound, policy=policy, min_bytes=0) as session:
+        traced = torch.jit.trace(model, x)
+        assert "inside torch.jit.trace" in session.report().to_dict()["skipped"]
+        model(x).sum().backward()
+        assert session.report().to_dict()["last_step"]["saved_in"] > 0
+    assert torch.equal(traced(x), plain)
+    assert "detach" not in str(traced.inlined_graph)
+
+
 class Checkpointed(nn.Module):
     """Two blocks, the second recomputed in backward; its inputs go in by position, by name, in a list, or unseen."""
 
