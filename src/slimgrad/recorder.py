@@ -189,7 +189,8 @@ class Recorder(TorchFunctionMode):
             missing = stored.missing(role, bound)
             if missing is None:
                 return None
-            self.progress.learn(stored.site, missing)
+            if stored.shelf is self.shelf:  # and it is no site of another session's
+                self.progress.learn(stored.site, missing)
             plan, coder = self._plan(stored.site, stored.coded_role(missing), tensor, bound), None
         self.shelf.put(stored, tensor, missing, plan, call, coder)
         if missing.need is not SIGN:

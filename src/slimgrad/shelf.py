@@ -91,7 +91,8 @@ class Shelf:
         """Do the same for every kind of need; the ledger forgets what this replaces."""
         start = perf_counter()
         if stored.guard is not None:
-            self._take_back(stored)
+            owner = stored.shelf if isinstance(stored.shelf, Shelf) else self  # sessions may share a storage
+            owner._take_back(stored)
         stored.shelf = self
         source = tensor.detach()
         part = self._part(stored, source, role, plan)
@@ -289,6 +290,7 @@ class Shelf:
                 last.held = None
 
     def _note(self, stored: Stored, seconds: float, sign: int = 1) -> None:
+        """Count what is stored, or with sign=-1 take it back."""
         flags, values = stored.flags, stored.values
         part = values if values is not None else flags
         assert part is not None
@@ -298,6 +300,7 @@ class Shelf:
         self.ledger.record_pack(stored.site[0], stored.name, codec, sign * stored.nbytes, sign * held, seconds, sign)
 
     def _take_back(self, stored: Stored) -> None:
+        """Forget in the ledger what was stored so far."""
         if stored.flags is not None or stored.values is not None:
             self._note(stored, 0.0, -1)
         elif stored.guard is not None:  # nothing was needed of it so far

@@ -70,6 +70,20 @@ def test_what_passes_between_parts_attached_one_by_one_is_coded():
         y.sum().backward()
 
 
+@pytest.mark.parametrize("bound", [EXACT, COARSE], ids=repr)
+def test_what_passes_between_sessions_is_counted_once_and_never_below_nothing(bound):
+    first, second = (nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()) for _ in range(2))
+    x = random(8, 8, 32, 32, grad=False)
+    with slimgrad.attach(first, bound=bound) as one, slimgrad.attach(second, bound=bound) as other:
+        for _ in range(3):
+            y = second(first(x)).sum()
+            sums = [session.shelf.ledger.snapshot().last for session in (one, other)]
+            assert min(coded.n for each in sums for coded in each.coded.values()) >= 0
+            assert min(each.coded_in for each in sums) >= 0
+            assert sum(each.coded_in for each in sums) == 2 * x.nbytes  # both results of relu
+            y.backward()
+
+
 @dataclass
 class Batch:
     x: torch.Tensor
