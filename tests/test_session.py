@@ -8,6 +8,7 @@ import json
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules import module as hooking
 
 import slimgrad
 from slimgrad.errors import ConfigError
@@ -127,6 +128,28 @@ def test_wrong_arguments_are_refused_and_the_model_stays_free(arguments, message
     model = small_net()
     with pytest.raises(ConfigError, match=message):
         slimgrad.attach(model, **arguments)
+    slimgrad.attach(model).detach()
+
+
+@pytest.mark.parametrize("where", ["meter", "shelf", "recorder"])
+def test_a_session_ends_whatever_goes_wrong_while_it_does(monkeypatch, where):
+    """Hooks that stay would record for ever, and nobody could attach the model again."""
+
+    def fail(*_):
+        raise ZeroDivisionError
+
+    n_hooks = len(hooking._global_forward_hooks)
+    model = small_net()
+    session = slimgrad.attach(model)
+    part, name = {
+        "meter": (session.tuning.meter, "end"),
+        "shelf": (session.shelf, "close"),
+        "recorder": (session._recorder, "remove"),
+    }[where]
+    monkeypatch.setattr(part, name, fail)
+    with pytest.raises(ZeroDivisionError):
+        session.detach()
+    assert len(hooking._global_forward_hooks) == n_hooks
     slimgrad.attach(model).detach()
 
 

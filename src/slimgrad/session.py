@@ -142,13 +142,17 @@ class Session:
 
     def detach(self) -> None:
         """Remove all hooks and give pooled memory back; graphs that exist can still be run backward."""
-        self._recorder.remove()
-        self.tuning.meter.close()
+        with contextlib.ExitStack() as steps:  # the last comes first, and each has its turn whatever others raise
+            steps.callback(self.shelf.close)
+            steps.callback(self.attached.release)
+            steps.callback(self._end_hooks)
+            steps.callback(self.tuning.meter.close)
+            steps.callback(self._recorder.remove)
+
+    def _end_hooks(self) -> None:
         with self._lock:
             self._is_attached = False
         self._remove_handles()
-        self.attached.release()
-        self.shelf.close()
 
     def _remove_handles(self) -> None:
         """Remove the module hooks, unless a forward in another thread still has to end."""
