@@ -115,3 +115,10 @@ def test_it_prints_a_table_and_shows_in_the_report(model):
 def test_what_is_no_loss_is_refused(model, fn):
     with slimgrad.attach(model) as session, pytest.raises(ConfigError, match="return the loss"):
         session.audit(fn)
+
+
+def test_an_audit_after_detach_is_refused(model):
+    session = slimgrad.attach(model)
+    session.detach()
+    with pytest.raises(ConfigError, match="before detach"):
+        session.audit(lambda: model(X).sum())

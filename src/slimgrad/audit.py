@@ -113,6 +113,11 @@ class Audit:
 
 def audit(session: Session, recorder: Recorder, fn: Callable[[], torch.Tensor]) -> Audit:
     """Run fn exactly and compressed, and compare the gradients of the session's parameters."""
+    if not session.is_attached:
+        raise ConfigError(
+            "audit expected a session that is attached, got one that has ended, whose gradients are exact; "
+            "call session.audit(fn) before detach(), or on a new session = slimgrad.attach(model)"
+        )
     if recorder.is_on:
         raise ConfigError("audit expected to be called outside of the model's forward, got a call from inside it")
     parameters = {name: p for name, p in session.attached.parameters().items() if p.requires_grad}

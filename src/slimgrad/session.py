@@ -93,7 +93,7 @@ class Session:
         self._threads = threading.local()
         self._lock = threading.Lock()
         self._n_active = 0  # forwards that are recorded now, in all threads
-        self._is_attached = True
+        self.is_attached = True
         self.attached.when_gone(self.detach)
         self._handles = [
             OwnHooks(self._before, self._after),
@@ -109,7 +109,7 @@ class Session:
         if torch.compiler.is_compiling():
             return  # compiled graphs save their tensors when they run, under the hooks of whoever calls them
         path = self._paths.get(id(module))
-        if path is not None and self._is_attached:
+        if path is not None and self.is_attached:
             recorder = self._recorder
             if path == "" and self.planned is not None and not recorder.is_on and _may_record():
                 self.planned.before_forward(self, module, args)
@@ -151,13 +151,13 @@ class Session:
 
     def _end_hooks(self) -> None:
         with self._lock:
-            self._is_attached = False
+            self.is_attached = False
         self._remove_handles()
 
     def _remove_handles(self) -> None:
         """Remove the module hooks, unless a forward in another thread still has to end."""
         with self._lock:
-            if self._is_attached or self._n_active:
+            if self.is_attached or self._n_active:
                 return
             handles, self._handles = self._handles, []
         for handle in handles:
@@ -171,14 +171,14 @@ class Session:
     def end_forward(self) -> None:
         with self._lock:
             self._n_active -= 1
-        if not self._is_attached:
+        if not self.is_attached:
             self._remove_handles()
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """Record code outside of the modules, in this thread."""
         recorder, token = self._recorder, object()
-        if not recorder.is_on and torch.is_grad_enabled() and self._is_attached:
+        if not recorder.is_on and torch.is_grad_enabled() and self.is_attached:
             recorder.install(token, "", None)
         try:
             yield
