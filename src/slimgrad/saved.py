@@ -113,6 +113,11 @@ class Stored:
         return self.kept is not None or (self.values is not None and self.values.codec.is_lossless)
 
     @property
+    def form(self) -> Form:
+        """What is coded: the whole values in the storage, at whose end some bytes may be left over."""
+        return Form(self.nbytes - self.nbytes % self.dtype.itemsize, self.dtype)
+
+    @property
     def nbytes_held(self) -> int:
         """Bytes that stay alive because of this."""
         if self.kept is not None:
@@ -166,7 +171,7 @@ class Stored:
 
     def decode(self, part: Part, buffers: Buffers) -> torch.Tensor:
         """Return the values of a part, one-dimensional, in a pooled buffer."""
-        return restored(part.codec, part.slot, Form(self.nbytes, self.dtype), buffers)
+        return restored(part.codec, part.slot, self.form, buffers)
 
     def note_decoded(self, part: Part, values: torch.Tensor) -> None:
         """Remember decoded values, weakly: somebody may save them again."""

@@ -273,7 +273,7 @@ class Shelf:
 
     def _sample(self, stored: Stored, flat: torch.Tensor, codec: Codec, slot: Slot, role: Role) -> None:
         """Measure the worst error of one tensor, as a fraction of the bound that its payload records."""
-        restored = self.buffers.take(stored.nbytes).view(stored.dtype)
+        restored = self.buffers.take(stored.form.nbytes).view(stored.dtype)
         codec.decode(slot.payload, restored)
         eps = codec.eps_of(slot.payload)
         some = slice(None, None, 1 + flat.numel() // SAMPLE_VALUES)
