@@ -111,9 +111,12 @@ def test_it_prints_a_table_and_shows_in_the_report(model):
     assert audit.to_dict()["noise"] == audit.noise
 
 
-@pytest.mark.parametrize("fn", [lambda: 3.0, lambda: torch.zeros(3, requires_grad=True)], ids=["number", "vector"])
+LOSS = torch.zeros(3, requires_grad=True)
+
+
+@pytest.mark.parametrize("fn", [lambda: 3.0, lambda: LOSS, LOSS.sum()], ids=["number", "vector", "loss itself"])
 def test_what_is_no_loss_is_refused(model, fn):
-    with slimgrad.attach(model) as session, pytest.raises(ConfigError, match="return the loss"):
+    with slimgrad.attach(model) as session, pytest.raises(ConfigError, match=r"audit.lambda: criterion"):
         session.audit(fn)
 
 

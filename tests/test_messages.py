@@ -83,6 +83,39 @@ CASES: list[tuple[Callable[[], object], type[SlimgradError], list[str]]] = [
         ["Relative expected a positive finite number", "got nan", "write Relative(0.25)"],
     ),
     (lambda: Relative("0.25"), ConfigError, ["Relative expected a positive finite number", "got '0.25'"]),  # pyright: ignore
+    (lambda: codecs.encode([1.0]), ConfigError, ["expected a tensor", "got list", "torch.tensor"]),  # pyright: ignore
+    (
+        lambda: codecs.encode(torch.ones(3), bound=0.1),  # pyright: ignore
+        ConfigError,
+        ["expected a fixed bound", "got 0.1", "bound=slimgrad.Absolute(0.1)"],
+    ),
+    (
+        lambda: codecs.encode(torch.ones(3), bound=slimgrad.Noise()),  # pyright: ignore
+        ConfigError,
+        ["expected a fixed bound", "got Noise(", "bound=slimgrad.Absolute(0.01)", "Relative(0.25)"],
+    ),
+    (
+        lambda: codecs.encode(torch.ones(3), bound=Absolute),  # pyright: ignore
+        ConfigError,
+        ["expected a fixed bound", "Absolute", "bound=slimgrad.Absolute(0.01)"],
+    ),
+    (
+        lambda: codecs.encode(torch.ones(3), "raw", axis="1"),  # pyright: ignore
+        ConfigError,
+        ["expected axis within the 1 dimensions", "got '1'"],
+    ),
+    (lambda: slimgrad.Compress(["nested"]), UnknownCodec, ["expected one of the codecs", "got ['nested']"]),  # pyright: ignore
+    (
+        lambda: slimgrad.Recompute(blocks=1),  # pyright: ignore
+        ConfigError,
+        ["expected blocks=[pattern, ...] or 'auto'", "got 1", "blocks=['layer1.*']"],
+    ),
+    (
+        lambda: slimgrad.Recompute(blocks=[1]),  # pyright: ignore
+        ConfigError,
+        ["expected blocks=[pattern, ...] or 'auto'", "got [1]", "blocks=['layer1.*']"],
+    ),
+    (lambda: slimgrad.Swap(fraction="a"), ConfigError, ["expected 0 < fraction <= 1", "got 'a'"]),  # pyright: ignore
     (cut_raw, CorruptPayload, ["raw", "expected 12 bytes", "got 11"]),
 ]
 

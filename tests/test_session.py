@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ def small_net():
 
 
 X, Y = torch.randn(8, 3, 32, 32), torch.randint(10, (8,))
+SGD = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
 
 
 def gradients(model, criterion):
@@ -120,15 +122,40 @@ def test_nothing_recorded_is_explained():
         ({"policy": "fast"}, "Compress"),
         ({"policy": slimgrad.Recompute(blocks=["nowhere"])}, "nowhere"),
         ({"bound": 0.05}, "bound"),
+        ({"bound": slimgrad.Exact}, r"bound=slimgrad.Exact\("),
+        ({"rules": {"0": slimgrad.Exact}}, r"'0': slimgrad.Exact\("),
+        ({"rules": [slimgrad.Exact()]}, "rules={'layer1"),
+        ({"rules": {0: slimgrad.Exact()}}, "rules={'layer1"),
+        ({"optimizer": "sgd"}, "optimizer=torch.optim"),
+        ({"optimizer": [SGD]}, "list.*optimizer=torch.optim"),
+        ({"optimizer": torch.optim.lr_scheduler.StepLR(SGD, 1)}, "optimizer=scheduler.optimizer"),
         ({"bound": slimgrad.Comet()}, "optimizer"),
     ],
     ids=str,
 )
 def test_wrong_arguments_are_refused_and_the_model_stays_free(arguments, message):
+    """What to type instead is part of the message."""
     model = small_net()
     with pytest.raises(ConfigError, match=message):
         slimgrad.attach(model, **arguments)
     slimgrad.attach(model).detach()
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [(slimgrad.Noise(0.05), "bound=Noise"), (slimgrad.Compress(), "policy=Compress"), (SGD, "optimizer=")],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_has_to_be_passed_by_name_is_told_from_a_module(other, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        slimgrad.attach(small_net(), other)
+
+
+@pytest.mark.parametrize("state", [None, [1], "state"], ids=repr)
+def test_what_is_no_state_is_refused(state):
+    model = small_net()
+    with slimgrad.attach(model) as session, pytest.raises(ConfigError, match=r"session.load_state_dict"):
+        session.load_state_dict(state)
 
 
 @pytest.mark.parametrize("where", ["meter", "shelf", "recorder"])

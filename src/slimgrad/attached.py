@@ -165,17 +165,37 @@ def _matches(path: str, pattern: str) -> bool:
 def _check(roots: tuple[nn.Module, ...], bound: Adaptive, rules: Mapping[str, Adaptive]) -> None:
     for root in roots:
         if not isinstance(root, nn.Module):
-            raise ConfigError(
-                f"attach expected torch.nn.Module objects, got {type(root).__name__}; "
-                "for code outside of modules use: with session.recording(): ..."
-            )
+            raise ConfigError(f"attach expected torch.nn.Module objects, got {type(root).__name__}; {_by_name(root)}")
         if root in _attached:
             raise ConfigError(
                 f"expected a {type(root).__name__} that is not attached, got one that is; "
                 "call detach() on its session first"
             )
-    for name, value in (("bound", bound), *((f"rules[{pattern!r}]", rule) for pattern, rule in rules.items())):
-        if not hasattr(value, "at"):
-            raise ConfigError(
-                f"expected {name} to be a bound, such as Noise(0.05), Relative(0.25) or Exact(), got {value!r}"
-            )
+    if not isinstance(rules, Mapping) or not all(isinstance(pattern, str) for pattern in rules):
+        raise ConfigError(
+            "expected rules to map patterns of module paths to bounds, "
+            f"got {rules!r}; write rules={{'layer1.*': slimgrad.Exact()}}"
+        )
+    _check_bound("bound", "bound=", bound)
+    for pattern, rule in rules.items():
+        _check_bound(f"rules[{pattern!r}]", f"{pattern!r}: ", rule)
+
+
+def _check_bound(name: str, prefix: str, value: Any) -> None:
+    if isinstance(value, type) or not hasattr(value, "at"):
+        is_bound = isinstance(value, type) and hasattr(value, "at")
+        advice = f"; write {prefix}slimgrad.{value.__name__}(...), with its parentheses" if is_bound else ""
+        raise ConfigError(
+            f"expected {name} to be a bound, such as Noise(0.05), Relative(0.25) or Exact(), got {value!r}{advice}"
+        )
+
+
+def _by_name(value: Any) -> str:
+    """Return what to type instead of an argument that is no module."""
+    if hasattr(value, "at"):
+        return f"write slimgrad.attach(model, bound={value!r})"
+    if hasattr(value, "plan"):
+        return f"write slimgrad.attach(model, policy={value!r})"
+    if hasattr(value, "param_groups"):
+        return "write slimgrad.attach(model, optimizer=optimizer)"
+    return "for code outside of modules use: with session.recording(): ..."

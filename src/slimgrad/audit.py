@@ -134,19 +134,16 @@ def audit(session: Session, recorder: Recorder, fn: Callable[[], torch.Tensor]) 
 
 
 def _gradients(fn: Callable[[], torch.Tensor], parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    advice = "write session.audit(lambda: criterion(model(x), y)), without backward()"
+    if not callable(fn):
+        raise ConfigError(f"audit expected a function that returns the loss, got {type(fn).__name__}; {advice}")
     with torch.enable_grad():
         loss = fn()
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
         got = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise ConfigError(
-            f"audit expected fn() to return the loss, one number with a gradient, got {got}; "
-            "write session.audit(lambda: criterion(model(x), y)), without backward()"
-        )
+        raise ConfigError(f"audit expected fn() to return the loss, one number with a gradient, got {got}; {advice}")
     if any(parameter.grad is not None for parameter in parameters.values()):
-        raise ConfigError(
-            "audit expected fn() to leave backward() to it, got one that calls it; "
-            "write session.audit(lambda: criterion(model(x), y))"
-        )
+        raise ConfigError(f"audit expected fn() to leave backward() to it, got one that calls it; {advice}")
     grads = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     return {name: grad.detach() for name, grad in zip(parameters, grads, strict=True) if grad is not None}
 

@@ -118,7 +118,7 @@ class Swap:
             raise ConfigError("expected a system with pread and pwrite for tier='disk', got none; use tier='host'")
         if not isinstance(self.min_bytes, int) or self.min_bytes < 0:
             raise ConfigError(f"expected min_bytes to be a number of bytes, got {self.min_bytes!r}")
-        if not 0.0 < self.fraction <= 1.0:
+        if not isinstance(self.fraction, (int, float)) or not 0.0 < self.fraction <= 1.0:
             raise ConfigError(f"expected 0 < fraction <= 1, got {self.fraction!r}; to swap nothing use Compress()")
 
     def plan(self, role: Role, tensor: torch.Tensor, bound: RoleBound) -> Plan:
@@ -150,7 +150,12 @@ class Recompute:
             raise ConfigError(
                 f"expected blocks=[pattern, ...] or 'auto', got {self.blocks!r}; write blocks=[{self.blocks!r}]"
             )
-        if isinstance(self.blocks, list):
+        if self.blocks is not None and self.blocks != AUTO:
+            if not isinstance(self.blocks, (list, tuple)) or not all(isinstance(name, str) for name in self.blocks):
+                raise ConfigError(
+                    f"expected blocks=[pattern, ...] or 'auto', got {self.blocks!r}; write blocks=['layer1.*'], with "
+                    "patterns of module paths"
+                )
             object.__setattr__(self, "blocks", tuple(self.blocks))
         check_policy(self.other)
 

@@ -58,10 +58,12 @@ class Progress:
         return {"n_steps": self.n_steps, "hints": hints, **self._tuning.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        missing = [name for name in ("n_steps", "hints", "model", "scale", "bounds") if name not in state]
+        names = ("n_steps", "hints", "model", "scale", "bounds")
+        missing = [name for name in names if not isinstance(state, Mapping) or name not in state]
         if missing:
+            got = f"something without {missing[0]!r}" if isinstance(state, Mapping) else type(state).__name__
             raise ConfigError(
-                f"load_state_dict expected what session.state_dict() returned, got something without {missing[0]!r}; "
+                f"load_state_dict expected what session.state_dict() returned, got {got}; "
                 "write session.load_state_dict(checkpoint['slimgrad']) with the key it was saved under"
             )
         try:

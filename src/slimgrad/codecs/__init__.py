@@ -63,7 +63,7 @@ def get(codec: str | Codec) -> Codec:
     """Return the codec of that name in its default configuration; a codec passes through."""
     if isinstance(codec, Codec):
         return codec
-    if codec not in CODECS:
+    if not isinstance(codec, str) or codec not in CODECS:
         raise UnknownCodec(codec, names())
     return CODECS[codec]()
 
@@ -131,9 +131,9 @@ def channels_of(tensor: torch.Tensor, order: tuple[int, ...], axis: int | None) 
     apart = 1 if tensor.dim() == 0 else _n_within(tensor, order, tensor.dim() - 1)
     if axis is None:
         return Channels(1, 1, apart)
-    axis = axis if axis >= 0 else axis + tensor.dim()
-    if not 0 <= axis < tensor.dim():
-        raise ConfigError(f"expected axis within the {tensor.dim()} dimensions of the tensor, got {axis}")
+    if not isinstance(axis, int) or not -tensor.dim() <= axis < tensor.dim():
+        raise ConfigError(f"expected axis within the {tensor.dim()} dimensions of the tensor, got {axis!r}")
+    axis %= tensor.dim()
     return Channels(tensor.shape[axis], _n_within(tensor, order, axis), apart)
 
 
@@ -142,7 +142,20 @@ def _n_within(tensor: torch.Tensor, order: tuple[int, ...], axis: int) -> int:
     return max(1, math.prod(tensor.shape[dim] for dim in order[order.index(axis) + 1 :]))
 
 
+def _check_kinds(tensor: object, bound: object) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise ConfigError(f"expected a tensor, got {type(tensor).__name__}; pass torch.tensor(values)")
+    is_fixed = not isinstance(bound, type) and hasattr(bound, "eps") and hasattr(bound, "needs_rms")
+    if bound is not None and not is_fixed:
+        value = bound if isinstance(bound, (int, float)) and bound > 0 else 0.01
+        raise ConfigError(
+            f"expected a fixed bound, got {bound!r}; pass bound=slimgrad.Absolute({value}) or Relative(0.25): "
+            "bounds that adapt are for slimgrad.attach()"
+        )
+
+
 def _check(tensor: torch.Tensor, codec: Codec, bound: Bound | None) -> None:
+    _check_kinds(tensor, bound)
     if tensor.layout != torch.strided or tensor.is_quantized:
         kind = "quantised" if tensor.is_quantized else str(tensor.layout)
         raise ConfigError(f"expected a dense tensor, got a {kind} one; pass tensor.to_dense() or tensor.dequantize()")
