@@ -6,6 +6,7 @@ Sites name tensors from step to step: the module's path and the number of the sa
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -140,14 +141,22 @@ class Planned:
         assert self._prediction is not None
         base = self._offset() + self._prediction.static
         smaller = int(batch * max(self.limit - base, 0) / max(self.peak - base, 1))
-        would = [f"a budget of {self.peak / (1 - RESERVE) / MIB:,.0f} MiB"]
-        would += [f"a batch of {smaller}"] if smaller else []
-        would += [] if DISK in self.allowed else ["policy=slimgrad.Hybrid(...), which swaps to disk"]
+        would = [f"a budget of {math.ceil(self.peak / (1 - RESERVE) / MIB):,} MiB"]
+        would += ["policy=slimgrad.Hybrid(...), which swaps to disk"] if self._fits_with_disk() else []
+        perhaps = f"; by estimate so would a batch of {smaller}" if smaller else ""
         raise ConfigError(
             f"expected a step that fits in {self.budget / MIB:,.0f} MiB less {RESERVE:.0%}, got a predicted peak of "
             f"{self.peak / MIB:,.0f} MiB with the most frugal plan ({base / MIB:,.0f} MiB are there before the step); "
-            f"this would fit: {', '.join(would)}"
+            f"this would fit: {', '.join(would)}{perhaps}"
         )
+
+    def _fits_with_disk(self) -> bool:
+        """Return whether the step would fit if tensors could also be swapped, which so far they cannot."""
+        assert self._timeline is not None
+        if DISK in self.allowed:
+            return False
+        choices = frugal(self._timeline, self.costs, (*self.allowed, DISK), self._sources())
+        return self._peak(choices) <= self.limit
 
     def _replan(self, last: Sums, touched: int) -> None:
         """Make the plan from what the last step measured, and from what it has left of its pool."""
@@ -199,10 +208,11 @@ class Planned:
         stored = sum(coded.nbytes_out for (path, _), coded in last.coded.items() if path in paths)
         return abs(stored - planned) > DRIFT * max(planned, 1)
 
-    def _peak(self) -> int:
+    def _peak(self, choices: Mapping[Site, str] | None = None) -> int:
         assert self._timeline is not None
         first = self._first_step if self._planned_after < 0 else 0
-        return self._timeline.peak(self.choices, self.costs) + first + self._offset()
+        choices = self.choices if choices is None else choices
+        return self._timeline.peak(choices, self.costs) + first + self._offset()
 
     def _offset(self) -> int:
         """Return what there is before a step beyond what the fake run counts: code, libraries, other tensors."""
