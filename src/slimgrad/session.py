@@ -143,8 +143,6 @@ class Session:
 
     def detach(self) -> None:
         """Remove all hooks and give pooled memory back; graphs that exist can still be run backward."""
-        if not self.is_attached:
-            return  # by hand, and now the model has died
         with contextlib.ExitStack() as steps:  # the last comes first, and each has its turn whatever others raise
             steps.callback(self.shelf.close)
             steps.callback(self.attached.release)
