@@ -1,11 +1,17 @@
 """The accuracy benchmark: its runs, their order, its table."""
 
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 from made_results import result
 
 from slimgrad import ConfigError
 from slimgrad.lab import benchmark
 from slimgrad.lab.benchmark import NETS, markdown, planned
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "accuracy"
 
 
 def test_all_arms_of_a_seed_come_before_the_next_and_resnet18_before_the_others() -> None:
@@ -33,6 +39,22 @@ def test_every_recipe_of_the_benchmark_is_one(net: str) -> None:
     recipe = NETS[net]
     recipe._check()
     assert recipe.threads == 1
+
+
+def test_results_that_are_there_count_as_finished() -> None:
+    """Data is not loaded here: steps and the options that fit a net to its data are those of the results."""
+    recipes = planned(list(NETS))
+    paths = [path for path in RESULTS.glob("*-seed*.json") if path.stem in recipes]
+    found = {path.stem: json.loads(path.read_text())["recipe"] for path in paths}
+    for name, done in found.items():
+        source = SimpleNamespace(
+            unit="tokens" if done["model"] == "gpt" else "images",
+            shape=(done["options"]["context"],) if done["model"] == "gpt" else (3, 32, 32),
+            classes=done["options"]["classes"],
+            n_train=50_000,
+        )
+        assert recipes[name].filled(source).differs_from(done) == [], name
+    assert found
 
 
 def test_the_table_has_differences_and_the_published_row_of_the_same_net() -> None:

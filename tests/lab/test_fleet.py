@@ -38,15 +38,25 @@ def test_what_is_missing_runs_and_what_is_there_is_kept(tmp_path: Path) -> None:
     assert results["plain"]["final"] == {"test_accuracy": 0.5}
     assert results["slim"]["recipe"]["arm"] == "slim"
     assert list((tmp_path / "work").iterdir()) == []
-    assert finished(tmp_path / "results" / "slim.json", TINY) == results["slim"]
+    assert finished(tmp_path / "results" / "slim.json", TINY.filled()) == results["slim"]
 
 
 def test_a_result_of_another_recipe_is_not_taken_for_it(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    assert finished(path, TINY) is None
-    path.write_text(json.dumps({"recipe": TINY.filled().to_dict()}))
-    with pytest.raises(ConfigError, match=r"got a result with seed 0; remove it or use another folder"):
-        finished(path, replace(TINY, seed=4))
+    filled = TINY.filled()
+    assert finished(path, filled) is None
+    path.write_text(json.dumps({"recipe": filled.to_dict()}))
+    with pytest.raises(ConfigError, match=r"had seed 0, got seed 4; remove it or use another --out"):
+        finished(path, replace(filled, seed=4))
+
+
+def test_a_result_is_not_taken_for_one_whose_recipe_leaves_more_open(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    done = replace(TINY, lr=0.001, arm="plain").filled()
+    (tmp_path / "results" / "plain.json").write_text(json.dumps({"recipe": done.to_dict()}))
+    asked = replace(TINY, steps=0, arm="plain")
+    with pytest.raises(ConfigError, match=r"had steps 1, lr 0\.001, .*got steps \d+, lr 0\.1"):
+        run_all({"plain": asked}, tmp_path / "results", tmp_path / "work")
 
 
 @pytest.mark.skipif(not ASK_FOR_HUGE_PAGES, reason="only Linux has them")

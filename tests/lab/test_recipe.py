@@ -69,16 +69,24 @@ def test_a_recipe_survives_the_way_through_a_file() -> None:
     assert Recipe(**json.loads(json.dumps(filled.to_dict()))) == filled
 
 
-def test_what_is_open_is_no_demand_on_a_result() -> None:
+def test_what_was_left_open_counts_as_what_it_was_filled_with() -> None:
     asked = Recipe("resnet18", "fashion-mnist", options={"width": 0.25}, threads=1)
     done = asked.filled().to_dict()
-    assert asked.differs_from(done) == []
-    assert replace(asked, threads=2).differs_from(done) == []
-    assert replace(asked, lr=0.3, seed=1).differs_from(done) == ["seed", "lr"]
-    assert replace(asked, options={"width": 0.5}).differs_from(done) == ["options"]
+    assert asked.filled().differs_from(done) == []
+    assert replace(asked, threads=2).filled().differs_from(done) == []
+    assert replace(asked, lr=0.3, seed=1).filled().differs_from(done) == ["seed", "lr"]
+    assert replace(asked, options={"width": 0.5}).filled().differs_from(done) == ["options"]
+    assert replace(asked, options={}).filled().differs_from(done) == ["options"]
+    tried = replace(asked, steps=1, batch=16, lr=0.001).filled().to_dict()
+    assert asked.filled().differs_from(tried) == ["steps", "batch", "lr", "test_every"]
+
+
+def test_passes_over_the_data_count_as_the_steps_that_they_are() -> None:
+    done = Recipe("resnet18", "fashion-mnist", epochs=2).filled()
+    assert replace(done, epochs=1.0).differs_from(done.to_dict()) == []
 
 
 def test_a_field_that_is_newer_than_a_result_had_its_default() -> None:
     older = {key: value for key, value in TINY.filled().to_dict().items() if key not in ("system", "most_batch")}
-    assert TINY.differs_from(older) == []
-    assert "system" in TINY.for_arm("system:comet").differs_from(older)
+    assert TINY.filled().differs_from(older) == []
+    assert "system" in TINY.for_arm("system:comet").filled().differs_from(older)

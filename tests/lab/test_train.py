@@ -137,6 +137,16 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:
         train(replace(TINY, seed=1), tmp_path, resume=True)
 
 
+def test_options_of_the_model_that_are_dropped_make_another_recipe(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        train(TINY, tmp_path, until=1)
+    state = checkpoint.load(tmp_path / CHECKPOINT)
+    state["recipe"]["options"] = {"drop": 0.5}  # as if it had begun with --set drop=0.5
+    checkpoint.save(tmp_path / CHECKPOINT, state)
+    with pytest.raises(ConfigError, match=r"which had options \{'drop': 0\.5\}, got options \{\}; use another --out"):
+        train(TINY, tmp_path, resume=True)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_leaves_a_checkpoint_to_go_on_from(number: int, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.json"

@@ -48,7 +48,6 @@ def command(
         steps=steps, batch=batch, lr=lr, test_every=test_every, audits=audits, threads=threads,
         channels_last=channels_last,
     )  # fmt: skip
-    recipe.filled()  # what cannot work is said before the first run
     folder = out or options.folder_of("compare", model, data_set)
     console = Console()
     words = [bound if arm == "slim" else arm for arm in arms.split(",") if arm]

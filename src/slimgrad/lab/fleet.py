@@ -27,6 +27,7 @@ from typing import Any
 
 import slimgrad
 from slimgrad.errors import ConfigError, SlimgradError
+from slimgrad.lab.data import Source
 from slimgrad.lab.files import write_json
 from slimgrad.lab.machine import ASK_FOR_HUGE_PAGES
 from slimgrad.lab.recipe import Recipe
@@ -35,22 +36,32 @@ from slimgrad.lab.train import RESULT
 POLL = 0.1  # seconds
 PATIENCE = 60.0  # seconds that a run has to save itself when it is told to end
 ERRORS = "errors.txt"
+ELSEWHERE = "remove it or use another --out"
 
 Tell = Callable[[str, str], None]  # name of the run, and what happened: "started", "finished", "kept"
 
 
 def finished(path: Path, recipe: Recipe) -> dict[str, Any] | None:
-    """Return the result in a file; None where there is none, ConfigError where it is that of another recipe."""
+    """Return the result in a file; None where there is none, ConfigError where it is not that of the filled recipe."""
     if not path.exists():
         return None
     result = json.loads(path.read_text())
-    different = recipe.differs_from(result["recipe"])
-    if different:
-        was = ", ".join(f"{name} {result['recipe'].get(name)!r}" for name in different)
-        raise ConfigError(
-            f"expected {path} to be of {recipe}, got a result with {was}; remove it or use another folder"
-        )
+    difference = recipe.difference_to(result["recipe"])
+    if difference:
+        raise ConfigError(f"expected the result of {recipe}, not {path}, which {difference}; {ELSEWHERE}")
     return result
+
+
+def _all_filled(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
+    """Return the recipes with their defaults written out; data that several of them have is loaded once."""
+    sources: dict[tuple[str, str, int | None], Source] = {}
+    filled: dict[str, Recipe] = {}
+    for name, recipe in recipes.items():
+        key = recipe.model, recipe.data, recipe.size
+        if key not in sources:
+            sources[key] = recipe.source()
+        filled[name] = recipe.filled(sources[key])
+    return filled
 
 
 def run_all(
@@ -59,6 +70,7 @@ def run_all(
     """Return the result of every run by name, running those that are not there yet, `jobs` at a time."""
     found: dict[str, dict[str, Any]] = {}
     waiting: list[str] = []
+    recipes = _all_filled(recipes)  # what cannot work is said before the first run
     for name, recipe in recipes.items():
         result = finished(results / f"{name}.json", recipe)
         if result is None:

@@ -21,7 +21,7 @@ from slimgrad.lab import data, models, words
 from slimgrad.lab.models.fitting import fitting
 from slimgrad.lab.systems import system_of
 
-FILLED = {"options", "batch", "steps", "optimizer", "lr", "weight_decay", "test_every"}  # by filled(), where open
+NOT_COMPARED = ("threads", "epochs")  # what threads change is rounding; epochs are in the steps of a filled recipe
 ARMS = ("plain", "slim", "checkpoint")
 SYSTEM = "system:"  # before the name of a published system, where an arm is named
 DEFAULT_BOUND = "noise:0.05"
@@ -64,10 +64,13 @@ class Recipe:
     part: int = 0  # of a batch that is run at once, where not all of it fits; gradients are added up. 0: all
     most_batch: int = 0  # that a system may grow the batch to; 0: its own limit
 
-    def filled(self) -> Recipe:
-        """Return the recipe with its defaults written out, after a check that everything in it is known."""
+    def filled(self, source: data.Source | None = None) -> Recipe:
+        """Return the recipe with its defaults written out, after a check that everything in it is known.
+
+        `source` is its data where that is loaded already.
+        """
         self._check()
-        source = self.source()
+        source = source or self.source()
         kind, lr, decay = LEARNING.get(self.model, LEARNING_ELSE)
         batch = self.batch or (32 if source.unit == "tokens" else 128)
         steps = self.steps or max(1, round((self.epochs or 1.0) * (source.n_train // batch)))
@@ -168,16 +171,19 @@ class Recipe:
         return {**asdict(self), "options": dict(self.options)}
 
     def differs_from(self, other: Mapping[str, Any]) -> list[str]:
-        """Return the names of what is not the same in the to_dict() of a filled recipe; what is open here is no demand.
+        """Return the names of what is not the same in the to_dict() of another recipe; both have to be filled.
 
-        Threads do not count: they change neither what is trained nor, beyond rounding, what comes out. A field that is
-        newer than the other recipe had its default there.
+        A field that is newer than the other recipe had its default there.
         """
-        own, names = self.to_dict(), [f.name for f in fields(self) if f.name != "threads"]
-        options = {key: value for key, value in other.get("options", {}).items() if key in self.options}
-        defaults = {f.name: f.default for f in fields(self)}
-        known = {**defaults, **other, "options": options}
-        return [n for n in names if own[n] != known.get(n) and not (n in FILLED and own[n] in (None, 0, 0.0, "", {}))]
+        own, names = self.to_dict(), [f.name for f in fields(self) if f.name not in NOT_COMPARED]
+        known = {**{f.name: f.default for f in fields(self)}, **other}
+        return [name for name in names if own[name] != known[name]]
+
+    def difference_to(self, other: Mapping[str, Any]) -> str:
+        """Return what differs_from() found in words, "had seed 0, got seed 1"; nothing where both are the same."""
+        own, different = self.to_dict(), self.differs_from(other)
+        was, now = (", ".join(f"{name} {of.get(name)!r}" for name in different) for of in (other, own))
+        return f"had {was}, got {now}" if different else ""
 
     def __str__(self) -> str:
         how = f"{self.bound}, {self.policy}" if self.arm == "slim" and not self.system else self.arm_word

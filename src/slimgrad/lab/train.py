@@ -104,11 +104,9 @@ def train(
 
 def _go_on(run: Run, path: Path) -> None:
     state = checkpoint.load(path)
-    different = run.recipe.differs_from(state["recipe"])
-    if different:
-        was = ", ".join(f"{name} {state['recipe'].get(name)!r}" for name in different)
-        now = ", ".join(f"{name} {run.recipe.to_dict()[name]!r}" for name in different)
-        raise ConfigError(f"expected to resume the run of {path}, which had {was}, got {now}; use another --out")
+    difference = run.recipe.difference_to(state["recipe"])
+    if difference:
+        raise ConfigError(f"expected to resume the run of {path}, which {difference}; use another --out")
     run.load_state_dict(state)
 
 
