@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,8 @@ class Planned:
         self._again: Prediction | None = None  # the same step with everything made again that can be
         self._first_step = 0  # bytes that it takes beyond later ones, which know what is needed of a tensor
         self._planned_after = -1  # the step whose measurements the plan is made from; -1: none, the plan is frugal
-        self._is_loaded = False
+        self._saved: Mapping[str, Any] = {}  # the state to go on from, until the first forward
+        self._session: weakref.ref[Session] | None = None
         self._bandwidth = disk_bandwidth(directory) if DISK in self.allowed else ASSUMED
 
     def makes(self, site: Site) -> bool:
@@ -94,19 +96,25 @@ class Planned:
     def before_forward(self, session: Session, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Plan where there is something to plan from: new shapes, a first measured step, ratios that drifted."""
         key = [list(tensor.shape) for tensor in _tensors(args)]
+        self._session = weakref.ref(session)
         session.progress.begin_forward()
-        n_steps = session.progress.n_steps
         if key != self._key:
             self._trace(session, module, args, key)
-        elif self._timeline is not None and n_steps > max(self._planned_after, 0):
-            last = session.shelf.ledger.snapshot().last
-            is_due, self._planned_after = self._planned_after < 0 or self._has_drifted(last), n_steps
-            if is_due:
-                self._replan(last, session.shelf.arena.nbytes_touched)
+        else:
+            self._replan_if_due(session)
+
+    def _replan_if_due(self, session: Session) -> None:
+        n_steps = session.progress.n_steps
+        if self._timeline is None or n_steps <= max(self._planned_after, 0):
+            return
+        last = session.shelf.ledger.snapshot().last
+        is_due, self._planned_after = self._planned_after < 0 or self._has_drifted(last), n_steps
+        if is_due:
+            self._replan(last, session.shelf.arena.nbytes_touched)
 
     def _trace(self, session: Session, module: nn.Module, args: tuple[Any, ...], key: list[list[int]]) -> None:
         """Run the step on fake tensors, take the most frugal plan, and refuse what cannot fit."""
-        is_resumed, self._is_loaded = self._is_loaded and self._key is None, False
+        saved, self._saved = self._saved, {}
         self._key, self._planned_after = key, -1
         if len(args) != 1 or not isinstance(args[0], torch.Tensor):
             self.remark = "the model takes more than one tensor: nothing is predicted, the most frugal plan is used"
@@ -130,12 +138,24 @@ class Planned:
         self._set_costs(Sums())
         coded = dict.fromkeys(self._timeline.sites, CODE)
         self._first_step = max(found.peak - self._timeline.peak(coded, self.costs), 0)
-        if not is_resumed:
-            self.choices = frugal(self._timeline, self.costs, self.allowed, self._sources())
-        self.peak = self._peak()
         self.n_plans += 1
+        if saved.get("key") == key and self._goes_on(saved):
+            return
+        self.choices = frugal(self._timeline, self.costs, self.allowed, self._sources())
+        self.peak = self._peak()
         if self.peak > self.limit:
             self._refuse(len(source))
+
+    def _goes_on(self, saved: Mapping[str, Any]) -> bool:
+        """Take the plan of a state with what it was made from; return False where it does not fit into this process."""
+        before = dict(self.costs)
+        self.choices = {(path, number): choice for path, number, choice in saved["choices"]}
+        self.costs |= {(path, number): Cost(*cost) for path, number, *cost in saved.get("costs", [])}
+        self._planned_after = saved.get("planned_after", -1)
+        self.peak = self._peak()
+        if self.peak > self.limit:
+            self.costs, self._planned_after = before, -1
+        return self.peak <= self.limit
 
     def _refuse(self, batch: int) -> None:
         assert self._prediction is not None
@@ -241,12 +261,26 @@ class Planned:
         return ["\n".join(lines)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the plan, so that a resumed run is the same run."""
-        return {"choices": [(*site, choice) for site, choice in self.choices.items()], "key": self._key}
+        """Return the plan of the next step and what it is made from, so that a resumed run is the same run.
+
+        Measurements of the last step are not in a state: a plan that is due is made from them now.
+        """
+        if self._saved:  # loaded, and nothing has run since
+            return dict(self._saved)
+        session = None if self._session is None else self._session()
+        if session is not None:
+            session.progress.begin_forward()  # a state is taken between steps: the last one is over
+            self._replan_if_due(session)
+        return {
+            "choices": [(*site, choice) for site, choice in self.choices.items()],
+            "costs": [(*site, dict(cost.nbytes), dict(cost.seconds)) for site, cost in self.costs.items()],
+            "planned_after": self._planned_after,
+            "key": self._key,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.choices = {(path, number): choice for path, number, choice in state["choices"]}
-        self._key, self._is_loaded = None, True
+        self._key, self._saved = None, dict(state)
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
