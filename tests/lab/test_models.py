@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import small_models
@@ -110,3 +111,10 @@ def test_a_resnet_has_the_stem_that_is_asked_for():
     assert sides == {"small": 32, "pooled": 16, "imagenet": 8}
     with pytest.raises(ConfigError, match="stems imagenet, small, pooled, got 'large'"):
         models.build("resnet18", stem="large")
+
+
+def test_a_function_of_ones_own_is_found_in_the_folder_one_is_in(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "net_of_my_folder.py").write_text("from torch import nn\n\n\ndef net():\n    return nn.Linear(2, 3)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [part for part in sys.path if part])  # as a console script has it
+    assert isinstance(models.build("net_of_my_folder:net"), nn.Linear)

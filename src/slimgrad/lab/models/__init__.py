@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -123,6 +125,8 @@ def maker(name: str) -> Callable[..., nn.Module]:
         raise ConfigError(
             f"expected one of the models {', '.join(names())}, or 'module:function' for your own, got {name!r}"
         )
+    if not {"", os.getcwd()} & set(sys.path):  # `python -m` has it there, a console script does not
+        sys.path.insert(0, os.getcwd())
     try:
         return getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
