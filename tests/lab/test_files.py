@@ -1,11 +1,14 @@
 """Files are whole or not there."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from slimgrad import ConfigError, StorageFull
-from slimgrad.lab.files import cache_folder, write_json, write_whole
+from slimgrad.lab.files import cache_folder, read_result, write_json, write_whole
 
 
 def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
@@ -29,6 +32,35 @@ def test_a_first_write_that_fails_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(StorageFull, match="nothing was written"):
         write_whole(tmp_path / "state.pt", fill)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interruption_is_not_taken_for_a_full_disk(tmp_path: Path) -> None:
+    def interrupted(file):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("unexpected pos 64 vs 0")  # as torch.save does on its way out
+
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(tmp_path / "state.pt", interrupted)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_killed_processes_have_left_is_removed(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for name in (f".a.json.{ended.pid}.part", f".a.json.{os.getppid()}.part", f".b.json.{ended.pid}.part"):
+        (tmp_path / name).write_text("half")
+    write_json(tmp_path / "a.json", {})
+    left = {".b.json." + f"{ended.pid}.part", f".a.json.{os.getppid()}.part", "a.json"}
+    assert {one.name for one in tmp_path.iterdir()} == left
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"recipe": 3}', "\x00"])
+def test_a_result_that_is_none_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"expected .*a\.json to be the result of a run, got .*; remove it"):
+        read_result(tmp_path / "a.json")
 
 
 def test_a_place_that_will_not_do_is_named(tmp_path: Path) -> None:

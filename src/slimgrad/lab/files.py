@@ -30,6 +30,7 @@ def make_folder(folder: Path) -> None:
 def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
     """Let `write(file)` make the content of `path`; StorageFull, with the old content in place, where it cannot."""
     make_folder(path.parent)
+    _remove_parts_of_the_dead(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(part, "wb") as file:
@@ -38,6 +39,8 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
             os.fsync(file.fileno())
         os.replace(part, path)
     except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError when its stream breaks
+        if isinstance(error.__context__, KeyboardInterrupt):  # ... which a second Ctrl-C does too
+            raise error.__context__ from None
         if isinstance(error, OSError) and error.errno in NO_PLACE:
             raise _no_place(path, error) from error
         kept = f"the {path.name} written before is still whole" if path.exists() else "nothing was written"
@@ -53,9 +56,42 @@ def write_json(path: Path, content: object) -> None:
     write_whole(path, lambda file: file.write(text.encode()))
 
 
+def read_result(path: Path) -> dict[str, Any]:
+    """Return the content of a result's file, which names its recipe; ConfigError where it is none."""
+    try:
+        content = json.loads(path.read_text())
+        content["recipe"]["model"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"expected {path} to be the result of a run, got {type(error).__name__}: {error}; "
+            "remove it, and the run is repeated"
+        ) from error
+    return content
+
+
 def cache_folder() -> Path:
     """Return where downloads are kept: $XDG_CACHE_HOME/slimgrad, or ~/.cache/slimgrad."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slimgrad"
+
+
+def _remove_parts_of_the_dead(path: Path) -> None:
+    """Remove what processes that were killed had written beside this path."""
+    if os.name != "posix":  # elsewhere os.kill(pid, 0) does more than ask
+        return
+    for part in path.parent.iterdir():
+        name, _, number = part.name.removesuffix(".part").rpartition(".")
+        if part.name.endswith(".part") and name == f".{path.name}" and number.isdecimal() and not _lives(int(number)):
+            part.unlink(missing_ok=True)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's
+    return True
 
 
 def _no_place(path: Path, error: OSError) -> ConfigError:
