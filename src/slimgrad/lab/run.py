@@ -53,6 +53,7 @@ class Run:
         self.session = self._attach()
         self.done = 0  # steps
         self.before = 0  # ... when the last one began
+        self.has_stepped = False  # in this process
         self.history = History(recipe.steps)
         self._was_reset = reset_resident_peak()
         self._resident_before = resident_now() or 0
@@ -90,17 +91,21 @@ class Run:
         start, n = time.perf_counter(), self.n_next()
         x, y = self.fitted_batches(self.done, n)
         loss, n_right = self.learn(x, y)
-        if not math.isfinite(loss):  # it does not come back from there, and no result could be written
-            raise ConfigError(
-                f"expected a finite loss, got {loss} at step {self.done + 1} of {self.recipe}; "
-                f"try a smaller learning rate than --lr {self.recipe.lr:g}, or a stricter bound"
-            )
+        self._check_finite("loss", loss, self.done + 1)
         for _ in range(n):
             self.schedule.step()
-        self.before, self.done = self.done, self.done + n
+        self.before, self.done, self.has_stepped = self.done, self.done + n, True
         self.history.add_step(loss, n_right / y.numel(), (time.perf_counter() - start) / n)
         if self.history.is_point_due(self.before, self.done):
             self._note_point()
+
+    def _check_finite(self, name: str, loss: float, step: int) -> None:
+        """Training does not come back from a loss that is not finite, and no result could be written."""
+        if not math.isfinite(loss):
+            raise ConfigError(
+                f"expected a finite {name}, got {loss} at step {step} of {self.recipe}; "
+                f"try a smaller learning rate than --lr {self.recipe.lr:g}, or a stricter bound"
+            )
 
     def learn(self, x: torch.Tensor, y: torch.Tensor) -> tuple[float, int]:
         """Train on these examples, in parts where the recipe says so; return the loss and how many were right."""
@@ -158,6 +163,7 @@ class Run:
                         break
         finally:
             self.model.train()
+        self._check_finite("test loss", loss / n, self.done)
         self.history.add_test(self.done, loss / n, n_right / n)
         return True
 
