@@ -84,15 +84,19 @@ run_all({"endless": recipe}, Path(sys.argv[1]) / "results", Path(sys.argv[1]) / 
 """
 
 
-def test_a_fleet_that_is_told_to_end_ends_its_runs_which_save_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_fleet_that_ends_ends_its_runs_which_save_first(number: int, tmp_path: Path) -> None:
+    if number == signal.SIGKILL and sys.platform != "linux":
+        pytest.skip("only Linux tells a process that its parent was killed")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])}
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], env=environment)
     saved = tmp_path / "work" / "endless" / CHECKPOINT
     deadline = time.monotonic() + 120
     while not saved.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.terminate()
-    assert process.wait(60) == 128 + signal.SIGTERM
+    process.send_signal(number)
+    assert process.wait(60) == (128 + number if number == signal.SIGTERM else -number)
+    time.sleep(0.0 if number == signal.SIGTERM else 2.0)  # a killed one cannot wait for its runs
     last = saved.stat().st_mtime_ns
     time.sleep(0.5)
     assert saved.stat().st_mtime_ns == last, "the run goes on although nobody waits for it"

@@ -55,6 +55,8 @@ def test_a_run_interrupted_at_any_step_ends_with_the_same_bits(step: int, whole:
     resumed, expected = checkpoint.load(tmp_path / CHECKPOINT), checkpoint.load(whole / CHECKPOINT)
     assert expected["session"]["bounds"], "the bound adapts, so that there is something to lose"
     assert same(resumed, expected)
+    rows = [json.loads((folder / RESULT).read_text())["layers"] for folder in (tmp_path, whole)]
+    assert {row["module"] for row in rows[0]} == {row["module"] for row in rows[1]}
 
 
 def test_bits_do_depend_on_what_a_checkpoint_holds(whole: Path, tmp_path: Path) -> None:
@@ -82,6 +84,24 @@ def test_the_result_says_what_was_trained_and_what_came_out(whole: Path) -> None
     assert saved_in > 100_000
     assert saved_in / saved_out == pytest.approx(final["saved_ratio"], rel=0.01)
     assert max(result["timeline"]["samples"]) == final["peak_live"] > 0
+
+
+def test_resuming_a_run_that_has_ended_changes_nothing(whole: Path) -> None:
+    before = {path.name: path.read_bytes() for path in whole.iterdir()}
+    assert train(TINY, whole, resume=True) == json.loads(before[RESULT])
+    assert {path.name: path.read_bytes() for path in whole.iterdir()} == before
+
+
+def test_a_new_run_does_not_take_the_folder_of_another(whole: Path) -> None:
+    before = (whole / CHECKPOINT).read_bytes()
+    with pytest.raises(ConfigError, match=r"add --resume to go on with that run, or --out for another folder"):
+        train(replace(TINY, steps=2), whole)
+    assert (whole / CHECKPOINT).read_bytes() == before
+
+
+def test_a_test_loss_that_is_not_finite_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a finite test loss, got (nan|inf) at step 1 .* smaller learning rate"):
+        train(replace(TINY, steps=1, lr=1e30), tmp_path)
 
 
 def test_arms_with_one_seed_begin_alike_and_slim_holds_less(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ bytes that are live more closely, and plain training is faster too.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -28,7 +27,7 @@ from typing import Any
 import slimgrad
 from slimgrad.errors import ConfigError, SlimgradError
 from slimgrad.lab.data import Source
-from slimgrad.lab.files import write_json
+from slimgrad.lab.files import make_folder, read_result, write_json
 from slimgrad.lab.machine import ASK_FOR_HUGE_PAGES
 from slimgrad.lab.recipe import Recipe
 from slimgrad.lab.train import RESULT
@@ -45,7 +44,7 @@ def finished(path: Path, recipe: Recipe) -> dict[str, Any] | None:
     """Return the result in a file; None where there is none, ConfigError where it is not that of the filled recipe."""
     if not path.exists():
         return None
-    result = json.loads(path.read_text())
+    result = read_result(path)
     difference = recipe.difference_to(result["recipe"])
     if difference:
         raise ConfigError(f"expected the result of {recipe}, not {path}, which {difference}; {ELSEWHERE}")
@@ -116,13 +115,13 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def _start(recipe: Recipe, folder: Path) -> subprocess.Popen[bytes]:
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_json(folder / "recipe.json", recipe.to_dict())
     source = str(Path(slimgrad.__file__).parents[1])
     path = os.pathsep.join(part for part in (source, os.getcwd(), os.environ.get("PYTHONPATH", "")) if part)
     threads = {"OMP_NUM_THREADS": str(recipe.threads)} if recipe.threads else {}
     environment = {**ASK_FOR_HUGE_PAGES, **os.environ, "PYTHONPATH": path, **threads}
-    command = [sys.executable, "-m", "slimgrad.lab.train", str(folder / "recipe.json"), str(folder)]
+    command = [sys.executable, "-m", "slimgrad.lab.train", str(folder / "recipe.json"), str(folder), str(os.getpid())]
     with open(folder / ERRORS, "wb") as errors:
         return subprocess.Popen(command, env=environment, stderr=errors)
 
@@ -134,7 +133,7 @@ def _collect(process: subprocess.Popen[bytes], folder: Path, path: Path) -> dict
     if process.returncode:
         said = (folder / ERRORS).read_text(errors="replace").strip()[-2000:]
         raise ConfigError(f"expected the run {folder.name} to finish, got:\n{said}")
-    result = json.loads((folder / RESULT).read_text())
+    result = read_result(folder / RESULT)
     write_json(path, result)
     shutil.rmtree(folder)
     return result

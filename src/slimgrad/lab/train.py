@@ -9,7 +9,9 @@ checkpoint gives the weights of the uninterrupted run, bit for bit.
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import signal
 import sys
 import threading
@@ -22,13 +24,14 @@ import torch
 
 from slimgrad.errors import ConfigError, SlimgradError, StorageFull
 from slimgrad.lab import checkpoint, machine
-from slimgrad.lab.files import make_folder, write_json
+from slimgrad.lab.files import make_folder, read_result, write_json
 from slimgrad.lab.recipe import Recipe
 from slimgrad.lab.run import Run
 from slimgrad.lab.timeline import timeline
 from slimgrad.ledger import NOT_ACTIVATIONS
 
 CHECKPOINT, RESULT = "checkpoint.pt", "result.json"
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 SECONDS_BETWEEN = 60.0  # checkpoints, beside those after every test
 
 
@@ -87,6 +90,11 @@ def train(
     """Train to the end and return what result.json holds; `until` interrupts after that step, as a signal would."""
     watcher = watcher or Watcher()
     path = folder / CHECKPOINT
+    if path.exists() and not resume:
+        raise ConfigError(
+            f"expected a folder without a run for a new one, got {folder} with {CHECKPOINT}; "
+            "add --resume to go on with that run, or --out for another folder"
+        )
     with Stop() as stop:
         run = Run(recipe.filled())
         try:
@@ -94,6 +102,8 @@ def train(
             if resume:
                 _go_on(run, path)
             watcher.began(run)
+            if resume and (result := _result_before(run, folder / RESULT)):
+                return result
             _loop(run, path, watcher, stop, until)
             result = _result(run)
         finally:
@@ -108,6 +118,14 @@ def _go_on(run: Run, path: Path) -> None:
     if difference:
         raise ConfigError(f"expected to resume the run of {path}, which {difference}; use another --out")
     run.load_state_dict(state)
+
+
+def _result_before(run: Run, path: Path) -> dict[str, Any] | None:
+    """Return the result of a run that had ended, which knows more of it than what is left in this process."""
+    if run.done < run.recipe.steps or not path.exists():
+        return None
+    result = read_result(path)
+    return None if run.recipe.differs_from(result["recipe"]) else result
 
 
 def _loop(run: Run, path: Path, watcher: Watcher, stop: Stop, until: int | None) -> None:
@@ -158,6 +176,8 @@ def _save(run: Run, path: Path, watcher: Watcher, is_last: bool) -> None:
 
 
 def _result(run: Run) -> dict[str, Any]:
+    if run.session is not None and not run.has_stepped:
+        timeline(run)  # resumed at its end: the session has seen nothing, and its first step takes more than others
     history, last = run.history, run.history.test[-1]
     peak = run.peak_resident()
     final = {
@@ -201,8 +221,21 @@ def _layers(run: Run) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["saved_in"])
 
 
+def _ends_with(parent: int) -> bool:
+    """Get SIGTERM when the parent is gone, also when it was killed; return False where it is gone already."""
+    if sys.platform != "linux":  # others have no such call
+        return True
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    return os.getppid() == parent
+
+
 def main(arguments: list[str]) -> int:
-    """Run the recipe of a JSON file into a folder, from its checkpoint if it has one: for processes of their own."""
+    """Run the recipe of a JSON file into a folder, from its checkpoint if it has one: for processes of their own.
+
+    A third argument is the parent's process id: without that parent, nobody waits for the result.
+    """
+    if arguments[2:] and not _ends_with(int(arguments[2])):
+        return 128 + signal.SIGTERM
     recipe = Recipe(**json.loads(Path(arguments[0]).read_text()))
     folder = Path(arguments[1])
     try:
