@@ -98,6 +98,18 @@ def test_the_four_claims_hold_where_they_do() -> None:
     assert "5 of 5" in found[1].found
 
 
+def test_claims_that_a_short_training_or_pooling_alone_cannot_tell_are_open() -> None:
+    short = {time: layers for time, layers in course([0.5] * 5, [0.4] * 5).items() if time in (0.0, 1.0)}
+    assert [one.holds for one in observations(short)] == [True, None, None, None]
+    assert [one.holds for one in observations(course([0.5] * 5, pools=(0,)))] == [None, None, None, None]
+
+
+def test_a_module_that_is_used_twice_is_two_layers() -> None:
+    shared = nn.ReLU()
+    net = nn.Sequential(nn.Linear(4, 4), shared, nn.Linear(4, 4), shared)
+    assert [layer.name for layer in observe(net, torch.randn(2, 4))] == ["1", "1 (2)"]
+
+
 def test_and_do_not_where_they_do_not() -> None:
     rising = [0.1, 0.2, 0.3, 0.4, 0.5]
     found = observations(course([0.9] * 5, [0.5] * 5, rising, [0.95] * 5, pools=(1,)))

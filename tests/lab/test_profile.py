@@ -7,7 +7,7 @@ import pytest
 from page_reader import PageReader
 
 from slimgrad.lab import profile_page
-from slimgrad.lab.profile import SHARES, profile, to_json
+from slimgrad.lab.profile import SHARES, _due, profile, to_json
 from slimgrad.lab.recipe import Recipe
 
 
@@ -26,6 +26,12 @@ def test_layers_are_observed_from_the_beginning_to_the_end(result: dict) -> None
     assert [layer.name for layer in first] == [layer.name for layer in last] == ["1.2", "1.5", "2.2", "2.5"]
     assert [layer.density for layer in first] != [layer.density for layer in last]
     assert len(result["observations"]) == 4
+
+
+def test_a_short_training_is_observed_at_the_shares_that_it_has() -> None:
+    assert _due(1) == {0: 0.0, 1: 1.0}
+    assert _due(2) == {0: 0.0, 1: 0.5, 2: 1.0}
+    assert sorted(_due(40).items()) == [(0, 0.0), (10, 0.25), (20, 0.5), (30, 0.75), (40, 1.0)]
 
 
 def test_bytes_are_those_of_one_step(result: dict) -> None:

@@ -10,6 +10,7 @@ Entropy is that of the rounded levels, value by value: what a lossy code without
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -40,6 +41,7 @@ CODES = ("nested", "zvc", "rle", "deflate")  # ours first: tables are wider than
 LAYOUTS = ("NCHW", "NHWC")
 REL = 0.25
 MOST_VALUES = 1 << 17  # of a tensor, whole examples of it: deflate is slow
+NO_ACTIVATIONS = "no activation function is a module here"
 TILES, TILE_GAP = 4, 1  # pictures show 4 x 4 channels
 
 
@@ -58,9 +60,15 @@ class Layer(NamedTuple):
 def observe(model: nn.Module, x: torch.Tensor) -> list[Layer]:
     """Return the layers in the order in which they run."""
     found: list[Layer] = []
+    calls: Counter[str] = Counter()
 
     def hook(name: str, is_pool: bool) -> Callable[[Any, Any, Any], None]:
-        return lambda module, args, out: found.append(layer_of(name, is_pool, out.detach()))
+        def note(module: Any, args: Any, out: torch.Tensor) -> None:
+            calls[name] += 1
+            own_name = name if calls[name] == 1 else f"{name} ({calls[name]})"  # one module may stand in several places
+            found.append(layer_of(own_name, is_pool, out.detach()))
+
+        return note
 
     watched = {name: m for name, m in model.named_modules() if isinstance(m, (*ACTIVATIONS, *POOLS))}
     if not watched:
@@ -147,9 +155,12 @@ def observations(course: Mapping[float, Sequence[Layer]]) -> list[Observation]:
 
 
 def _first(density: Mapping[str, Sequence[float]], acts: Sequence[str]) -> Observation:
+    claim = "the first layer stays about half dense"
+    if not acts:
+        return Observation(claim, None, NO_ACTIVATIONS)
     values = density[acts[0]]
     found = f"{acts[0]}: {', '.join(f'{v:.0%}' for v in values)}"
-    return Observation("the first layer stays about half dense", all(0.4 <= v <= 0.6 for v in values), found)
+    return Observation(claim, all(0.4 <= v <= 0.6 for v in values), found)
 
 
 def _pooling(density: Mapping[str, Sequence[float]], names: Sequence[tuple[str, bool]]) -> Observation:
@@ -164,10 +175,15 @@ def _pooling(density: Mapping[str, Sequence[float]], names: Sequence[tuple[str, 
 
 
 def _u_shape(density: Mapping[str, Sequence[float]], acts: Sequence[str]) -> Observation:
+    claim = "density falls early and then creeps up"
+    if not acts:
+        return Observation(claim, None, NO_ACTIVATIONS)
+    if len(density[acts[0]]) < 3:
+        return Observation(claim, None, "fewer than three moments of training")
     bent = [n for n in acts if min(density[n][1:-1]) < density[n][0] and min(density[n][1:-1]) < density[n][-1]]
     means = [sum(density[name][i] for name in acts) / len(acts) for i in range(len(density[acts[0]]))]
     found = f"{len(bent)} of {len(acts)} layers; mean {', '.join(f'{v:.0%}' for v in means)}"
-    return Observation("density falls early and then creeps up", 2 * len(bent) > len(acts), found)
+    return Observation(claim, 2 * len(bent) > len(acts), found)
 
 
 def _depth(density: Mapping[str, Sequence[float]], acts: Sequence[str]) -> Observation:

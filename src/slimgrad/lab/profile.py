@@ -29,7 +29,7 @@ def profile(recipe: Recipe, watch: Callable[[Run], None] = lambda run: None) -> 
     run = Run(replace(filled, arm="plain"))
     try:
         x, _ = run.fitted_batch(0, min(N_OBSERVED, filled.batch), filled.seed + AUDIT_SEED)
-        due = {round(share * filled.steps): share for share in SHARES}
+        due = _due(filled.steps)
         course: dict[float, list[Layer]] = {}
         while True:
             if run.done in due:
@@ -50,6 +50,14 @@ def profile(recipe: Recipe, watch: Callable[[Run], None] = lambda run: None) -> 
         "observations": observations(course),
         "report": report,
     }
+
+
+def _due(steps: int) -> dict[int, float]:
+    """Return the shares by the step after which they are reached; in a short training, some are not."""
+    due: dict[int, float] = {}
+    for share in sorted(SHARES, key=lambda share: (share % 1, share % 0.5, share)):  # both ends first, then the middle
+        due.setdefault(round(share * steps), share)
+    return due
 
 
 def _bytes(run: Run, recipe: Recipe) -> Report:
