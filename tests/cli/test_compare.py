@@ -20,7 +20,7 @@ def test_it_ends_with_the_table_and_the_page_and_repeats_nothing(tmp_path: Path,
     assert done.exit_code == 0, done.output
     assert "noise:0.05" in done.output
     assert (tmp_path / "page.html").exists()
-    again = CliRunner().invoke(app, arguments, env={"COLUMNS": "160"})
+    again = CliRunner().invoke(app, [*arguments, "--arms", "plain, slim"], env={"COLUMNS": "160"})
     assert "plain-seed0: kept" in again.output
     assert "started" not in again.output
 

@@ -33,6 +33,14 @@ def test_it_trains_and_leaves_result_checkpoint_and_page(tmp_path: Path) -> None
     assert "step 3: test loss" in done.output
 
 
+def test_a_folder_whose_name_looks_like_markup_is_one_like_others(tmp_path: Path) -> None:
+    folder = tmp_path / "o[/b]"
+    done = CliRunner().invoke(app, [*TINY, "--bound", "plain", "--out", str(folder)], env={"COLUMNS": "260"})
+    assert done.exit_code == 0, done.output
+    assert f"page: {folder / 'page.html'}" in done.output
+    assert (folder / "page.html").exists()
+
+
 def test_an_interrupted_run_ends_with_a_status_of_its_own_and_is_resumed(tmp_path: Path, monkeypatch) -> None:
     real = train_module._loop
     monkeypatch.setattr(train_module, "_loop", lambda *parts: real(*parts[:4], 2))
@@ -80,6 +88,7 @@ def test_a_batch_that_does_not_fit_is_cut_into_parts(tmp_path: Path, monkeypatch
         (["--data", "imagenet"], "fashion-mnist"),
         (["--set", "width"], "--set width=0.25"),
         (["--batch", "some"], "auto:64"),
+        (["--batch", "²"], "auto:64"),
         (["--resume"], "begin without --resume"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from slimgrad.cli import options
 from slimgrad.errors import ConfigError
@@ -50,9 +51,9 @@ def command(
     )  # fmt: skip
     folder = out or options.folder_of("compare", model, data_set)
     console = Console()
-    words = [bound if arm == "slim" else arm for arm in arms.split(",") if arm]
+    words = [bound if arm == "slim" else arm for arm in map(str.strip, arms.split(",")) if arm]
     tell = lambda name, what: console.print(f"{name}: {what}")  # noqa: E731
     results = compare(recipe, words, range(seeds), folder, jobs, tell)
     pages.write(folder / options.PAGE, results)
-    console.print(compare_table.table(rows_of(results), f"{model} on {data_set}"))
-    console.print(f"page: {folder / options.PAGE}")
+    console.print(compare_table.table(rows_of(results), escape(f"{model} on {data_set}")))
+    console.print(f"page: {escape(str(folder / options.PAGE))}")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
@@ -47,7 +48,7 @@ def command(
     profile_page.write(folder / options.PAGE, result)
     console.print(result["report"])
     console.print(_table(result["observations"]))
-    console.print(f"page: {folder / options.PAGE}")
+    console.print(f"page: {escape(str(folder / options.PAGE))}")
 
 
 def _table(found: list[Observation]) -> Table:
@@ -55,5 +56,5 @@ def _table(found: list[Observation]) -> Table:
     for heading in ("claim", "here", "found"):
         shown.add_column(heading)
     for one in found:
-        shown.add_row(one.claim, profile_page.VERDICT[one.holds], one.found)
+        shown.add_row(one.claim, profile_page.VERDICT[one.holds], escape(one.found))
     return shown

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from slimgrad.cli import options
@@ -67,18 +68,18 @@ def command(
         try:
             result = train(recipe, folder, resume, watcher)
         except Interrupted as interrupted:
-            console.print(str(interrupted))
+            console.print(escape(str(interrupted)))
             raise typer.Exit(128 + interrupted.number) from None
     pages.write(folder / options.PAGE, [result])
     console.print(summary(result))
-    console.print(f"page: {folder / options.PAGE}")
+    console.print(f"page: {escape(str(folder / options.PAGE))}")
 
 
 def batch_of(word: str) -> tuple[bool, int]:
     """Return whether parts of the batch are to be fitted, and the examples per step of "64", "auto" or "auto:64"."""
     kind, _, number = word.partition(":")
     digits = (number or "0") if kind == AUTO else word
-    if not digits.isdigit():
+    if not (digits.isascii() and digits.isdigit()):
         raise ConfigError(f"expected --batch 64, auto, or auto:64, got {word!r}")
     return kind == AUTO, int(digits)
 
@@ -125,7 +126,9 @@ class Shown(Watcher):
 
     def began(self, run: Run) -> None:
         self._progress.update(self._task, total=run.recipe.steps, completed=run.done)
-        self._console.print(f"{run.recipe}: {run.recipe.steps} steps of {run.recipe.batch}, from step {run.done}")
+        self._console.print(
+            f"{escape(str(run.recipe))}: {run.recipe.steps} steps of {run.recipe.batch}, from step {run.done}"
+        )
         if run.system is not None:
             self._console.print(f"[dim]{run.system.note}[/]")
         if run.n_grown > 1:
@@ -151,4 +154,4 @@ class Shown(Watcher):
         self._console.print(f"step {last['step']}: test loss {last['loss']:.4f}, accuracy {last['accuracy']:.2%}")
 
     def warned(self, text: str) -> None:
-        self._console.print(f"[yellow]warning:[/] {text}")
+        self._console.print(f"[yellow]warning:[/] {escape(text)}")
