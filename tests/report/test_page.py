@@ -1,9 +1,12 @@
 """The shell of every page."""
 
+import errno
 from pathlib import Path
 
+import pytest
 from page_reader import PageReader
 
+from slimgrad.errors import ConfigError, StorageFull
 from slimgrad.report import page
 
 
@@ -29,3 +32,25 @@ def test_it_has_both_schemes_and_fits_a_phone() -> None:
 
 def test_wide_parts_are_below_each_other() -> None:
     assert "class=stack" in page.wide("a", "<p>b</p>") and "class=grid2" in page.section("a", "<p>b</p>")
+
+
+def test_a_page_that_finds_no_room_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "page.html"
+    page.write(path, "old", [])
+    before = path.read_bytes()
+
+    def fill(part: Path, text: str, encoding: str) -> None:
+        part.write_bytes(text.encode()[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fill)
+    with pytest.raises(StorageFull, match=r"expected room for .*page\.html, got .*No space left"):
+        page.write(path, "new", [])
+    assert [one.name for one in tmp_path.iterdir()] == ["page.html"]
+    assert path.read_bytes() == before
+
+
+def test_a_place_where_no_page_can_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"a place where .*page\.html can be written"):
+        page.write(tmp_path / "file" / "page.html", "new", [])

@@ -7,12 +7,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from slimgrad.errors import ConfigError, StorageFull
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 STYLE = """
 :root { color-scheme: light dark; --bg: #fbfbfa; --fg: #1d2126; --dim: #646c76; --line: #dfe2e6; --card: #ffffff;
   --c0: #8b929b; --c1: #1467c8; --c2: #c8452f; --c3: #1a8a5f; --c4: #8452b8; --c5: #b07a00; --hot: 20 103 200; }
@@ -29,7 +35,7 @@ p { max-width: 50rem; margin: .4rem 0; } .dim { color: var(--dim); font-size: .8
 figure { margin: 0; padding: .8rem; background: var(--card); border: 1px solid var(--line); border-radius: 8px;
   min-width: 0; }
 figcaption { font-weight: 600; margin-bottom: .3rem; } .axis { font-size: .8rem; color: var(--dim); margin: 0; }
-svg { width: 100%; height: auto; display: block; } svg text { font-size: 13px; fill: var(--dim); }
+svg { width: 100%; height: auto; display: block; overflow: visible; } svg text { font-size: 13px; fill: var(--dim); }
 .grid { stroke: var(--line); } .rule { stroke: var(--fg); stroke-dasharray: 4 4; }
 polyline { fill: none; stroke-width: 2.2; stroke-linejoin: round; } .thin { stroke-width: 1; opacity: .45; }
 .dashed { stroke-dasharray: 5 4; }
@@ -98,6 +104,16 @@ def html(title: str, sections: Sequence[str], lead: str = "", figures: Mapping[s
 def write(
     path: Path, title: str, sections: Sequence[str], lead: str = "", figures: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the page to a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(html(title, sections, lead, figures), encoding="utf-8")
+    """Write the page to a file, which is the old one until the new one is whole."""
+    text = html(title, sections, lead, figures)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        if error.errno in NO_ROOM:
+            raise StorageFull(f"expected room for {path}, got {error}; free some space in {path.parent}") from error
+        raise ConfigError(f"expected a place where {path} can be written, got {error}; choose another") from error
