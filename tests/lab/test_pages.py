@@ -54,3 +54,15 @@ def test_the_page_begins_with_the_peak_and_the_figures_beside_plain(results: lis
     pages.write(tmp_path / "page.html", results)
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.index("class=tiles") < text.index("Memory over one step") < text.index("The table")
+
+
+def test_only_plain_is_grey_however_many_arms_there_are() -> None:
+    arms = ["plain", *(f"relative:{n}" for n in range(1, 9))]
+    assert list(pages.colours_of(arms).values()) == [0, 1, 2, 3, 4, 5, 1, 2, 3]
+
+
+def test_a_model_without_options_leaves_no_trace_of_them(tmp_path: Path) -> None:
+    one = result("plain")
+    one["recipe"]["options"] = {}
+    pages.write(tmp_path / "page.html", [one])
+    assert "; ." not in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -28,8 +28,9 @@ def write(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
     recipe, machine = results[0]["recipe"], results[0]["machine"]
     title = f"slimgrad: {recipe['model']} on {recipe['data']}"
     options = ", ".join(f"{key} {value}" for key, value in recipe["options"].items())
+    how = f"{recipe['optimizer']} at {recipe['lr']:g}{'; ' if options else ''}{options}"
     lead = (
-        f"{recipe['steps']} steps of {recipe['batch']}, {recipe['optimizer']} at {recipe['lr']:g}; {options}. "
+        f"{recipe['steps']} steps of {recipe['batch']}, {how}. "
         f"slimgrad {machine['slimgrad']}, torch {machine['torch']}, {machine['processor']}, "
         f"kernels {machine['kernels']}."
     )
@@ -39,7 +40,7 @@ def write(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
         charts.table("memory and time", compare_table.COSTS, costs, "costs"),
         charts.table("what was learnt", compare_table.learnt(rows), learnt, "learnt"),
     ]
-    colours = {arm: number if PLAIN in groups else number + 1 for number, arm in enumerate(groups)}
+    colours = colours_of(list(groups))
     sections = [
         charts.tiles(tiles(rows)),
         page.wide("Memory over one step", memory(groups, colours)),
@@ -49,6 +50,12 @@ def write(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
         page.section("Where the bytes are", *(layers(arm, runs) for arm, runs in groups.items())),
     ]
     page.write(path, title, sections, lead, {"rows": [asdict(row) for row in rows]})
+
+
+def colours_of(arms: Sequence[str]) -> dict[str, int]:
+    """Return the number of each arm's colour: the neutral one is plain's alone, the others are taken in turns."""
+    others = [arm for arm in arms if arm != PLAIN]
+    return {PLAIN: 0} | {arm: 1 + number % (charts.N_COLOURS - 1) for number, arm in enumerate(others)}
 
 
 def tiles(rows: Sequence[Row]) -> list[Tile]:

@@ -215,7 +215,12 @@ def _layers(run: Run) -> list[dict[str, Any]]:
     ]
     kept = {key: count.nbytes // steps for key, count in snapshot.total.kept.items() if key[2] not in NOT_ACTIVATIONS}
     rows += [
-        {"module": path, "role": f"{role}, {reason}", "saved_in": nbytes, "saved_out": nbytes}
+        {
+            "module": path,
+            "role": ", ".join(word for word in (role, reason) if word),
+            "saved_in": nbytes,
+            "saved_out": nbytes,
+        }
         for (path, role, reason, _), nbytes in kept.items()
     ]
     return sorted(rows, key=lambda row: -row["saved_in"])
