@@ -5,7 +5,6 @@ The file holds tensors, numbers and words only, and is read as such: loading one
 
 from __future__ import annotations
 
-import pickle
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,8 @@ import torch
 
 from slimgrad.errors import ConfigError
 from slimgrad.lab.files import write_whole
+
+OF_A_RUN = ("recipe", "done", "model", "optimizer", "schedule", "session", "random", "history", "peak")
 
 
 def save(path: Path, state: Mapping[str, Any]) -> None:
@@ -29,8 +30,24 @@ def load(path: Path) -> dict[str, Any]:
         raise ConfigError(f"expected a checkpoint to resume from, got no file {path}; begin without --resume")
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError) as error:
-        raise ConfigError(f"expected {path} to be a checkpoint, got {type(error).__name__}: {error}") from error
+    except Exception as error:  # bytes that were altered may raise anything
+        raise damaged(path, error) from error
+
+
+def load_run(path: Path) -> dict[str, Any]:
+    """Return the state of a run; ConfigError where the file holds something else."""
+    state = load(path)
+    missing = [key for key in OF_A_RUN if not isinstance(state, dict) or key not in state]
+    if missing:
+        raise damaged(path, KeyError(missing[0]))
+    return state
+
+
+def damaged(path: Path, error: Exception) -> ConfigError:
+    """Return what to say of a file that cannot be gone on from."""
+    first = (str(error).splitlines() or [""])[0].partition(". ")[0]  # torch goes on with advice that is not for here
+    said = f"{type(error).__name__}: {first}"
+    return ConfigError(f"expected {path} to be the checkpoint of a run, got {said}; begin again with another --out")
 
 
 def random_states() -> dict[str, Any]:

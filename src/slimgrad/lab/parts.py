@@ -34,4 +34,4 @@ def fitted(recipe: Recipe, budget: Size = AUTO) -> tuple[Recipe, FittedBatch]:
 
 def resumed(recipe: Recipe, path: Path) -> Recipe:
     """Return the recipe with the part of the run that is saved there."""
-    return replace(recipe, part=checkpoint.load(path)["recipe"].get("part", 0))
+    return replace(recipe, part=checkpoint.load_run(path)["recipe"].get("part", 0))
