@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from rich.console import Console
 
-from slimgrad.errors import ConfigError
+from slimgrad.errors import ConfigError, SlimgradError
 from slimgrad.lab import benchmark, compare_table, pages
 from slimgrad.lab.compare import rows_of
 from slimgrad.lab.fleet import run_all
@@ -67,4 +68,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except SlimgradError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

@@ -118,3 +118,17 @@ def test_a_function_of_ones_own_is_found_in_the_folder_one_is_in(tmp_path: Path,
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [part for part in sys.path if part])  # as a console script has it
     assert isinstance(models.build("net_of_my_folder:net"), nn.Linear)
+
+
+def test_what_goes_wrong_in_a_function_of_ones_own_is_not_blamed_on_its_options(own_module, monkeypatch):
+    def fails():
+        return len(5)
+
+    for name, value in {"fails": fails, "no_model": lambda: 3, "no_function": 7}.items():
+        monkeypatch.setattr(sys.modules["own_nets"], name, value, raising=False)
+    with pytest.raises(ConfigError, match=r"got TypeError: object of type 'int' has no len.*test_models\.py, line"):
+        models.build("own_nets:fails")
+    with pytest.raises(ConfigError, match=r"to return an nn\.Module, got int"):
+        models.build("own_nets:no_model")
+    with pytest.raises(ConfigError, match="a function that returns a model, got int"):
+        models.build("own_nets:no_function")

@@ -52,6 +52,13 @@ def test_norms_and_biases_do_not_decay() -> None:
         ({"policy": "squash"}, "compress:CODEC.*got 'squash'"),
         ({"optimizer": "lion"}, "sgd or adamw, got 'lion'"),
         ({"batch": -1}, "batch of 0 or more, got -1"),
+        ({"epochs": float("inf")}, "finite epochs of 0 or more, got inf"),
+        ({"lr": float("nan")}, "finite lr of 0 or more, got nan"),
+        ({"seed": 1 << 70}, "seed between"),
+        ({"model": "unet2d", "data": "fashion-mnist"}, "a target per pixel for unet2d.*--data random"),
+        ({"model": "resnet18", "options": {"width": -3}}, "width above 0 for resnet18, got --set width=-3"),
+        ({"model": "resnet18", "options": {"classes": 5}}, "classes=10 or more of resnet18 .*got 5"),
+        ({"model": "resnet18", "options": {"in_channels": 1}}, "in_channels=3 of resnet18 .*got 1"),
     ],
 )
 def test_what_is_unknown_says_what_is_known(change: dict, words: str) -> None:
@@ -62,6 +69,8 @@ def test_what_is_unknown_says_what_is_known(change: dict, words: str) -> None:
 def test_an_option_that_the_model_does_not_have_is_named() -> None:
     with pytest.raises(ConfigError, match="depth=3"):
         replace(TINY, options={"depth": 3}).build_model()
+    with pytest.raises(ConfigError, match=r"a model from resnet18 with depth=34, got KeyError: 34"):
+        replace(TINY, model="resnet18", options={"depth": 34}).build_model()
 
 
 def test_a_recipe_survives_the_way_through_a_file() -> None:

@@ -97,3 +97,10 @@ def test_the_memory_of_an_audit_is_not_that_of_the_training(run: Run, monkeypatc
 
 
 AUDITED = SimpleNamespace(noise=0.01, expected=None, saved_ratio=8.0)
+
+
+def test_random_rows_are_read_as_they_are() -> None:
+    run = Run(Recipe("lstm", "random", steps=1, batch=4, arm="plain", options={"width": 8}, threads=1).filled())
+    run.step()
+    assert run.done == 1
+    run.close()

@@ -104,6 +104,19 @@ def test_a_test_loss_that_is_not_finite_is_said(tmp_path: Path) -> None:
         train(replace(TINY, steps=1, lr=1e30), tmp_path)
 
 
+def test_a_model_that_does_not_fit_its_data_is_said(tmp_path: Path) -> None:
+    recipe = replace(TINY, data="fashion-mnist", size=None)
+    with pytest.raises(ConfigError, match=r"tiny_nets:cnn to take inputs of shape \[1, 32, 32\] .*got RuntimeError"):
+        train(recipe, tmp_path)
+
+
+def test_a_checkpoint_with_a_tensor_of_another_shape_is_named(whole: Path, tmp_path: Path) -> None:
+    state = checkpoint.load(whole / CHECKPOINT)
+    checkpoint.save(tmp_path / CHECKPOINT, {**state, "model": {"0.weight": torch.zeros(1)}})
+    with pytest.raises(ConfigError, match=r"to be the checkpoint of a run, got RuntimeError"):
+        train(TINY, tmp_path, resume=True)
+
+
 def test_arms_with_one_seed_begin_alike_and_slim_holds_less(tmp_path: Path) -> None:
     recipe = replace(TINY, size=64, steps=2, audits=0, bound="relative:0.5")
     results = {arm: train(replace(recipe, arm=arm), tmp_path / arm) for arm in ("plain", "slim", "checkpoint")}

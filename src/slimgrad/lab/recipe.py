@@ -22,6 +22,12 @@ from slimgrad.lab.models.fitting import fitting
 from slimgrad.lab.systems import system_of
 
 NOT_COMPARED = ("threads", "epochs")  # what threads change is rounding; epochs are in the steps of a filled recipe
+FIT = ("classes", "context", "in_channels", "features", "size")  # options that follow from the data
+AT_LEAST = ("classes", "context")  # ... of which there may be more
+NUMBERS = (
+    "epochs", "steps", "batch", "lr", "test_every", "test_examples", "audits", "threads", "part", "most_batch",
+)  # fmt: skip
+MOST_SEED = 1 << 42  # data multiplies it by a million (data/base.py), and torch takes 64 bits
 ARMS = ("plain", "slim", "checkpoint")
 SYSTEM = "system:"  # before the name of a published system, where an arm is named
 DEFAULT_BOUND = "noise:0.05"
@@ -76,7 +82,7 @@ class Recipe:
         steps = self.steps or max(1, round((self.epochs or 1.0) * (source.n_train // batch)))
         return replace(
             self,
-            options={**fitting(self.model, source.shape, source.classes), **self.options},
+            options=self._fitting_options(source),
             batch=batch,
             steps=steps,
             optimizer=self.optimizer or kind,
@@ -85,8 +91,22 @@ class Recipe:
             test_every=self.test_every or math.ceil(steps / 10),
         )
 
+    def _fitting_options(self, source: data.Source) -> dict[str, Any]:
+        """Return the options with those that fit the model to the data; what is given must fit it too."""
+        fit = fitting(self.model, source.shape, source.classes)
+        for name in (name for name in FIT if name in fit and name in self.options):
+            given, needed = self.options[name], fit[name]
+            is_enough = isinstance(given, int) and given >= needed if name in AT_LEAST else given == needed
+            if not is_enough:
+                least = " or more" if name in AT_LEAST else ""
+                wish = f"{name}={needed}{least} of {self.model} on {self.data}"
+                raise ConfigError(f"expected {wish}, got {given!r}; leave it out to have it fit")
+        return {**fit, **self.options}
+
     def _check(self) -> None:
         models.maker(self.model)
+        self._check_numbers()
+        self._check_options()
         if self.arm not in ARMS:
             raise ConfigError(f"expected one of the arms {', '.join(ARMS)}, got {self.arm!r}")
         if self.system:
@@ -96,20 +116,23 @@ class Recipe:
             words.policy_of(self.policy)
         if self.optimizer not in ("", SGD, ADAMW):
             raise ConfigError(f"expected the optimizer {SGD} or {ADAMW}, got {self.optimizer!r}")
-        for name in (
-            "epochs",
-            "steps",
-            "batch",
-            "lr",
-            "test_every",
-            "test_examples",
-            "audits",
-            "threads",
-            "part",
-            "most_batch",
-        ):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"expected {name} of 0 or more, got {getattr(self, name)}")
+
+    def _check_numbers(self) -> None:
+        for name in NUMBERS:
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"expected a finite {name} of 0 or more, got {getattr(self, name)}")
+        if abs(self.seed) >= MOST_SEED:
+            raise ConfigError(f"expected a seed between -2^42 and 2^42, got {self.seed}")
+
+    def _check_options(self) -> None:
+        """Refuse what a model of the table would take and not mean."""
+        if self.model not in models.names():
+            return
+        if models.is_per_place(self.model) and len(models.input_shape(self.model)) > 1 and self.data != "random":
+            raise ConfigError(f"expected data with a target per pixel for {self.model}, got {self.data}; --data random")
+        for name, value in self.options.items():
+            if isinstance(value, int | float) and (value < 0 or (name == "width" and value == 0)):
+                raise ConfigError(f"expected {name} above 0 for {self.model}, got --set {name}={value}")
 
     def for_arm(self, word: str) -> Recipe:
         """Return the recipe for "plain", "checkpoint", "slim" (with the bound it has), a bound, or "system:comet"."""
@@ -141,11 +164,7 @@ class Recipe:
 
     def build_model(self) -> nn.Module:
         """Return a new model from the global random state of torch."""
-        try:
-            model = models.build(self.model, **self.options)
-        except TypeError as error:
-            given = ", ".join(f"{key}={value}" for key, value in self.options.items())
-            raise ConfigError(f"expected options that {self.model} has, got {given}: {error}") from error
+        model = models.build(self.model, **self.options)
         if self.channels_last:
             return model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         return model

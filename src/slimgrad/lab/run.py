@@ -119,6 +119,17 @@ class Run:
         self.optimizer.step()
         return loss, n_right
 
+    def misfit(self) -> Exception | None:
+        """Return what the model by itself raises on two examples of the largest class; None where it takes them."""
+        self.close()
+        x, y = self.fitted_batch(0, min(2, self.recipe.batch), self.recipe.seed)
+        try:
+            with torch.no_grad():
+                self.criterion(self.model(x), torch.full_like(y, self.source.classes - 1))
+        except Exception as error:  # whatever a model does
+            return error
+        return None
+
     def _note_point(self) -> None:
         sums = None
         if self.session is not None:
@@ -136,7 +147,7 @@ class Run:
         return pairs[0] if n == 1 else (torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]))
 
     def _fitted(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        rows_only = self.recipe.model == "lstm"  # reads an image row by row
+        rows_only = self.recipe.model == "lstm" and x.dim() == 4  # reads an image row by row
         if self.recipe.channels_last and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         return (x.flatten(1, 2) if rows_only else x), y

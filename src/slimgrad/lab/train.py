@@ -113,11 +113,14 @@ def train(
 
 
 def _go_on(run: Run, path: Path) -> None:
-    state = checkpoint.load(path)
+    state = checkpoint.load_run(path)
     difference = run.recipe.difference_to(state["recipe"])
     if difference:
         raise ConfigError(f"expected to resume the run of {path}, which {difference}; use another --out")
-    run.load_state_dict(state)
+    try:
+        run.load_state_dict(state)
+    except Exception as error:  # a state of the same recipe that does not fit was damaged, in whatever way
+        raise checkpoint.damaged(path, error) from error
 
 
 def _result_before(run: Run, path: Path) -> dict[str, Any] | None:
@@ -142,8 +145,24 @@ def _loop(run: Run, path: Path, watcher: Watcher, stop: Stop, until: int | None)
             saved_at = time.monotonic()
         if is_last:
             return
-        run.step()
+        _step(run)
         watcher.stepped(run)
+
+
+def _step(run: Run) -> None:
+    """Train on; where the first step fails for a model that does not fit its data, say so."""
+    try:
+        run.step()
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        is_ours = isinstance(error, (SlimgradError, torch.OutOfMemoryError))
+        misfit = None if is_ours or run.has_stepped else run.misfit()
+        if misfit is None:
+            raise
+        wish = f"inputs of shape {list(run.source.shape)} with {run.source.classes} classes ({run.recipe.data})"
+        raise ConfigError(
+            f"expected {run.recipe.model} to take {wish}, got {type(misfit).__name__}: {misfit}; SLIMGRAD_DEBUG=1 "
+            "shows where"
+        ) from error
 
 
 def _look(run: Run, watcher: Watcher, stop: Stop, audits: set[int]) -> bool:

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from slimgrad.errors import ConfigError
+from slimgrad.errors import ConfigError, SlimgradError
 from slimgrad.lab.models import convnets, sequences, unets
 
 __all__ = ["build", "criterion", "example", "input_shape", "is_per_place", "maker", "names"]
@@ -64,7 +66,29 @@ def names() -> list[str]:
 
 def build(name: str, **options: object) -> nn.Module:
     """Return a new model, initialised from the global random state of torch."""
-    return maker(name)(**options)
+    make, given = maker(name), ", ".join(f"{key}={value}" for key, value in options.items()) or "no options"
+    try:
+        inspect.signature(make).bind(**options)
+    except TypeError as error:
+        raise ConfigError(f"expected options that {name} has, got {given}: {error}") from error
+    except ValueError:
+        pass  # a function of some extension, which does not say what it takes
+    try:
+        model = make(**options)
+    except SlimgradError:
+        raise
+    except Exception as error:  # whatever a function does
+        wish = f"a model from {name} with {given}"
+        raise ConfigError(f"expected {wish}, got {type(error).__name__}: {error} ({_place(error)})") from error
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"expected {name!r} to return an nn.Module, got {type(model).__name__}")
+    return model
+
+
+def _place(error: Exception) -> str:
+    """Return where an error was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename}, line {last.lineno}; SLIMGRAD_DEBUG=1 shows the way there"
 
 
 def input_shape(name: str) -> tuple[int, ...]:
@@ -128,9 +152,12 @@ def maker(name: str) -> Callable[..., nn.Module]:
     if not {"", os.getcwd()} & set(sys.path):  # `python -m` has it there, a console script does not
         sys.path.insert(0, os.getcwd())
     try:
-        return getattr(importlib.import_module(module), function)
+        found: Callable[..., nn.Module] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"expected {name!r} to be an importable function, got {type(error).__name__}: {error}; "
             "run from the folder that holds the module, or set PYTHONPATH to it"
         ) from error
+    if not callable(found):
+        raise ConfigError(f"expected {name!r} to be a function that returns a model, got {type(found).__name__}")
+    return found
