@@ -180,6 +180,7 @@ def test_a_session_ends_whatever_goes_wrong_while_it_does(monkeypatch, where):
     assert len(hooking._global_forward_hooks) == n_hooks
     slimgrad.attach(model).detach()
 
+
 def test_kept_bytes_counts_what_is_kept_as_it_is():
     class Unknown(nn.Module):
         def forward(self, x):
