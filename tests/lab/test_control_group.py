@@ -17,7 +17,8 @@ from slimgrad.lab.control_group import can_limit_memory, disk_group, join, memor
 MIB = 1 << 20
 HOG = "import sys; sys.stdin.readline(); kept = bytearray(int(sys.argv[1]) << 20); print('done')"
 MAKER = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background ignore it
 sys.path.insert(0, sys.argv[1])  # the module alone, without torch
 from control_group import memory_group
 with memory_group(1 << 28) as group:
