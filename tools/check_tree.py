@@ -46,6 +46,7 @@ LAYERS = (  # from the top; a module may import its own layer and those below
     {"policy", "bounds", "consumers", "origins", "roles", "simple"},
     {"codecs", "storage", "ledger"},
     {"kernels"},
+    {"files"},
     {"errors"},
 )
 STRANGERS = ({"codecs", "storage"}, {"codecs", "ledger"})  # of one layer, but they know nothing of each other

@@ -3,11 +3,12 @@
 import json
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from slimgrad import ConfigError
-from slimgrad.lab.recipe import ADAMW, SGD, Recipe
+from slimgrad.lab.recipe import ADAMW, SGD, Recipe, read_result
 
 TINY = Recipe("tiny_nets:cnn", "random", size=16, steps=8, batch=4)
 
@@ -99,3 +100,10 @@ def test_a_field_that_is_newer_than_a_result_had_its_default() -> None:
     older = {key: value for key, value in TINY.filled().to_dict().items() if key not in ("system", "most_batch")}
     assert TINY.filled().differs_from(older) == []
     assert "system" in TINY.for_arm("system:comet").filled().differs_from(older)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"recipe": 3}', "\x00"])
+def test_a_result_that_is_none_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"expected .*a\.json to be the result of a run, got .*; remove it"):
+        read_result(tmp_path / "a.json")

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from slimgrad.cli import options
 from slimgrad.errors import ConfigError
+from slimgrad.files import write_json
 from slimgrad.lab import arms, machine, peak, steps, steps_table
-from slimgrad.lab.files import write_json
 
 
 def command(

@@ -12,9 +12,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from slimgrad.cli import options
+from slimgrad.files import write_json
 from slimgrad.lab import profile_page
 from slimgrad.lab.density import Observation
-from slimgrad.lab.files import write_json
 from slimgrad.lab.profile import profile, to_json
 from slimgrad.lab.recipe import Recipe
 from slimgrad.lab.words import BOUND_GRAMMAR

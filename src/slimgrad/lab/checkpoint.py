@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from slimgrad.errors import ConfigError
-from slimgrad.lab.files import write_whole
+from slimgrad.files import write_whole
 
 OF_A_RUN = ("recipe", "done", "model", "optimizer", "schedule", "session", "random", "history", "peak")
 

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from slimgrad.lab import files
+from slimgrad import files
 from slimgrad.lab.codec_bench import Row
 
 LEGEND = (

@@ -26,10 +26,10 @@ from typing import Any
 
 import slimgrad
 from slimgrad.errors import ConfigError, SlimgradError
+from slimgrad.files import make_folder, write_json
 from slimgrad.lab.data import Source
-from slimgrad.lab.files import make_folder, read_result, write_json
 from slimgrad.lab.machine import ASK_FOR_HUGE_PAGES
-from slimgrad.lab.recipe import Recipe
+from slimgrad.lab.recipe import Recipe, read_result
 from slimgrad.lab.train import RESULT
 
 POLL = 0.1  # seconds

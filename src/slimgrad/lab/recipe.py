@@ -8,9 +8,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -214,3 +216,16 @@ def arm_word(recipe: Mapping[str, Any]) -> str:
     if recipe.get("system"):
         return f"{SYSTEM}{recipe['system']}"
     return recipe["bound"] if recipe["arm"] == "slim" else recipe["arm"]
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Return the content of a result's file, which names its recipe; ConfigError where it is none."""
+    try:
+        content = json.loads(path.read_text())
+        content["recipe"]["model"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"expected {path} to be the result of a run, got {type(error).__name__}: {error}; "
+            "remove it, and the run is repeated"
+        ) from error
+    return content

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 
 from slimgrad.errors import ConfigError, SlimgradError, StorageFull
+from slimgrad.files import make_folder, write_json
 from slimgrad.lab import checkpoint, machine
-from slimgrad.lab.files import make_folder, read_result, write_json
-from slimgrad.lab.recipe import Recipe
+from slimgrad.lab.recipe import Recipe, read_result
 from slimgrad.lab.run import Run
 from slimgrad.lab.timeline import timeline
 from slimgrad.ledger import NOT_ACTIVATIONS

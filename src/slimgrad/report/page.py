@@ -7,18 +7,14 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from slimgrad.errors import ConfigError, StorageFull
+from slimgrad.files import write_whole
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 STYLE = """
 :root { color-scheme: light dark; --bg: #fbfbfa; --fg: #1d2126; --dim: #646c76; --line: #dfe2e6; --card: #ffffff;
   --c0: #8b929b; --c1: #1467c8; --c2: #c8452f; --c3: #1a8a5f; --c4: #8452b8; --c5: #b07a00; --hot: 20 103 200; }
@@ -106,14 +102,4 @@ def write(
 ) -> None:
     """Write the page to a file, which is the old one until the new one is whole."""
     text = html(title, sections, lead, figures)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        if error.errno in NO_ROOM:
-            raise StorageFull(f"expected room for {path}, got {error}; free some space in {path.parent}") from error
-        raise ConfigError(f"expected a place where {path} can be written, got {error}; choose another") from error
+    write_whole(path, lambda file: file.write(text.encode()))

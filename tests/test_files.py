@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slimgrad import ConfigError, StorageFull
-from slimgrad.lab.files import cache_folder, read_result, write_json, write_whole
+from slimgrad.files import cache_folder, write_json, write_whole
 
 
 def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
@@ -54,13 +54,6 @@ def test_what_killed_processes_have_left_is_removed(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {})
     left = {".b.json." + f"{ended.pid}.part", f".a.json.{os.getppid()}.part", "a.json"}
     assert {one.name for one in tmp_path.iterdir()} == left
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"recipe": 3}', "\x00"])
-def test_a_result_that_is_none_is_named(text: str, tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"expected .*a\.json to be the result of a run, got .*; remove it"):
-        read_result(tmp_path / "a.json")
 
 
 def test_a_place_that_will_not_do_is_named(tmp_path: Path) -> None:

@@ -56,19 +56,6 @@ def write_json(path: Path, content: object) -> None:
     write_whole(path, lambda file: file.write(text.encode()))
 
 
-def read_result(path: Path) -> dict[str, Any]:
-    """Return the content of a result's file, which names its recipe; ConfigError where it is none."""
-    try:
-        content = json.loads(path.read_text())
-        content["recipe"]["model"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"expected {path} to be the result of a run, got {type(error).__name__}: {error}; "
-            "remove it, and the run is repeated"
-        ) from error
-    return content
-
-
 def cache_folder() -> Path:
     """Return where downloads are kept: $XDG_CACHE_HOME/slimgrad, or ~/.cache/slimgrad."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slimgrad"
