@@ -28,6 +28,7 @@ from slimgrad.bounds.base import NEGLIGIBLE, layer_of
 from slimgrad.errors import ConfigError
 from slimgrad.ledger import Ledger
 from slimgrad.recorder import Recorder
+from slimgrad.streams import energy
 
 if TYPE_CHECKING:
     from slimgrad.session import Session
@@ -196,8 +197,8 @@ def _unnoticed(session: Session) -> Iterator[Ledger]:
 
 def _share(exact: torch.Tensor, compressed: torch.Tensor) -> Share:
     a, b = (t.coalesce().to_dense() if t.is_sparse else t for t in (exact, compressed))
-    a, b = (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in (a, b))
-    return Share(float((a.double() - b.double()).square().sum()), float(a.double().square().sum()))
+    a, b = (t.to(torch.promote_types(t.dtype, torch.float64)) for t in (a, b))
+    return Share(float(energy(a - b)), float(energy(a)))
 
 
 def _sum(shares: Iterable[Share]) -> Share:

@@ -73,7 +73,6 @@ class Session:
         shelf: Shelf | None = None,
     ) -> None:
         check_policy(policy)
-        _check_optimizer(optimizer)
         if not isinstance(min_bytes, int) or min_bytes < 0:
             raise ConfigError(f"expected min_bytes to be a number of bytes, got {min_bytes!r}; the default is 4096")
         self.shelf = shelf or Shelf(Ledger(), policy)  # first: it may refuse, and the model is free then
@@ -235,13 +234,3 @@ class Session:
 def _may_record() -> bool:
     """Return whether a forward that begins now can be recorded."""
     return torch.is_grad_enabled() and not is_tracing()
-
-
-def _check_optimizer(optimizer: Any) -> None:
-    """Raise ConfigError unless this looks like one optimizer; wrappers of one need not be of its class."""
-    if optimizer is None or hasattr(optimizer, "param_groups"):
-        return
-    advice = "optimizer=scheduler.optimizer" if hasattr(optimizer, "optimizer") else "optimizer=torch.optim.SGD(...)"
-    raise ConfigError(
-        f"expected optimizer to be the optimizer that training steps, got {type(optimizer).__name__}; write {advice}"
-    )

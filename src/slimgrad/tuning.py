@@ -29,6 +29,7 @@ class Tuning:
     """The adaptive bounds of one session, their states, and the meter that measures for them."""
 
     def __init__(self, attached: Attached, optimizer: torch.optim.Optimizer | None = None) -> None:
+        _check_kind(optimizer)
         self._attached = attached
         self.meter = Meter(attached.parameters)
         self.meter.optimizer = optimizer
@@ -124,6 +125,16 @@ def _digest(parameters: Mapping[str, torch.Tensor]) -> str:
     shapes = {name: "lazy" if is_lazy(p) else str(list(p.shape)) for name, p in parameters.items()}
     words = [name + shape for name, shape in sorted(shapes.items())]
     return f"{len(words)}:{hashlib.sha256(' '.join(words).encode()).hexdigest()[:DIGEST_LENGTH]}"
+
+
+def _check_kind(optimizer: Any) -> None:
+    """Raise ConfigError unless this looks like one optimizer; wrappers of one need not be of its class."""
+    if optimizer is None or hasattr(optimizer, "param_groups"):
+        return
+    advice = "optimizer=scheduler.optimizer" if hasattr(optimizer, "optimizer") else "optimizer=torch.optim.SGD(...)"
+    raise ConfigError(
+        f"expected optimizer to be the optimizer that training steps, got {type(optimizer).__name__}; write {advice}"
+    )
 
 
 def _check_optimizer(bound: Adaptive, optimizer: torch.optim.Optimizer | None, attached: Attached) -> None:

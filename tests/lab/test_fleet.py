@@ -46,7 +46,7 @@ def test_a_result_of_another_recipe_is_not_taken_for_it(tmp_path: Path) -> None:
     filled = TINY.filled()
     assert finished(path, filled) is None
     path.write_text(json.dumps({"recipe": filled.to_dict()}))
-    with pytest.raises(ConfigError, match=r"had seed 0, got seed 4; remove it or use another --out"):
+    with pytest.raises(ConfigError, match=r"had seed 0, got seed 4; remove it or use another folder"):
         finished(path, replace(filled, seed=4))
 
 

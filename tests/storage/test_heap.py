@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimgrad.storage import Arena, Buffers, Heap, pages
+from slimgrad.storage import Arena, Buffers, Heap, Slot, pages
 from slimgrad.storage.heap import ALIGNMENT, LATEST, PATIENCE, WARM, Region
 from slimgrad.storage.pages import Pages
 
@@ -143,12 +143,18 @@ def no_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "grants_huge_pages", lambda: False)
 
 
+def after_a_large_buffer() -> tuple[Heap, Arena, Slot]:
+    """Return a heap with 30 MiB in use, and 100 MiB above them that a buffer has touched."""
+    heap = Heap()
+    arena = Arena(heap)
+    kept = arena.keep(arena.room(30 * MIB).fill_(7), 30 * MIB)
+    Buffers(heap).take(100 * MIB).fill_(1)
+    return heap, arena, kept
+
+
 @needs_huge_pages
 def test_trim_gives_back_what_only_backward_needed() -> None:
-    heap = Heap()
-    arena, buffers = Arena(heap), Buffers(heap)
-    kept = arena.keep(arena.room(30 * MIB).fill_(7), 30 * MIB)
-    buffers.take(100 * MIB).fill_(1)
+    heap, arena, kept = after_a_large_buffer()
     assert heap.nbytes_touched == 130 * MIB
     heap.trim()
     assert heap.nbytes_touched == 30 * MIB
@@ -161,10 +167,8 @@ def test_trim_gives_back_what_only_backward_needed() -> None:
 
 @needs_huge_pages
 def test_pages_that_none_of_the_latest_buffers_needed_go_back_within_a_step() -> None:
-    heap = Heap()
-    arena, buffers = Arena(heap), Buffers(heap)
-    kept = arena.keep(arena.room(30 * MIB).fill_(7), 30 * MIB)
-    buffers.take(100 * MIB).fill_(1)
+    heap, _, kept = after_a_large_buffer()
+    buffers = Buffers(heap)
     alive = buffers.take(8 * MIB).fill_(3)
     for n in range(1, LATEST):
         assert heap.nbytes_touched == 130 * MIB, f"after {n} buffers"

@@ -35,7 +35,6 @@ from slimgrad.lab.train import RESULT
 POLL = 0.1  # seconds
 PATIENCE = 60.0  # seconds that a run has to save itself when it is told to end
 ERRORS = "errors.txt"
-ELSEWHERE = "remove it or use another --out"
 
 Tell = Callable[[str, str], None]  # name of the run, and what happened: "started", "finished", "kept"
 
@@ -47,7 +46,9 @@ def finished(path: Path, recipe: Recipe) -> dict[str, Any] | None:
     result = read_result(path)
     difference = recipe.difference_to(result["recipe"])
     if difference:
-        raise ConfigError(f"expected the result of {recipe}, not {path}, which {difference}; {ELSEWHERE}")
+        raise ConfigError(
+            f"expected the result of {recipe}, not {path}, which {difference}; remove it or use another folder"
+        )
     return result
 
 
