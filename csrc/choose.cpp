@@ -125,9 +125,14 @@ bool grid_code(double eps, int dtype, const Grid& grid, ChosenCode& chosen) {
   return true;
 }
 
+// The centre that is nearest to the mean of those that make a limit between two bins of the edge.
+float centre_beside(double edge, double mean, double step) {
+  return static_cast<float>(edge + (std::floor((mean - edge) / step) + 0.5) * step);
+}
+
 // Scale and centre of one channel; false when float32 has no room for its steps.
-bool scale_channel(const Sums& s, const NestedWish& wish, double absolute, double reach, const Grid& grid, float& scale,
-                   float& centre, double& largest_eps) {
+bool scale_channel(const Sums& s, const NestedWish& wish, double absolute, double reach, const Grid& grid, float edge,
+                   float& scale, float& centre, double& largest_eps) {
   double mean = 0.0, variance = s.squares / std::max(s.nonzero, 1.0);
   bool is_noise = false;
   if (wish.centred) {
@@ -141,11 +146,12 @@ bool scale_channel(const Sums& s, const NestedWish& wish, double absolute, doubl
   const double eps = is_flat ? absolute : std::min(wish.rel > 0 ? wish.rel * rms : absolute, 2.0 * rms);
   if (!is_flat && (eps < kSmallestEps || eps > kLargestEps)) return false;
   centre = static_cast<float>(mean);
-  const double furthest = std::fabs(static_cast<double>(centre)) + (2.0 * reach) * eps;
+  const double furthest = std::fabs(static_cast<double>(centre)) + (2.0 * reach + (wish.edges ? 1.0 : 0.0)) * eps;
   const double slack = (grid.relative + kArithmetic) * furthest + grid.subnormal;
   const bool is_exact = is_noise || slack > 0.25 * eps || eps < kSmallestEps;
   const double step = is_exact ? kExactStep : 2.0 * (eps - slack);
   scale = float_of(bits_of(static_cast<float>(step)) & ~uint32_t{0xfff});
+  if (!is_exact && std::fabs(edge - mean) <= reach * step) centre = centre_beside(edge, mean, scale);
   largest_eps = std::max(largest_eps, is_exact ? kExactStep : eps);  // subnormals may lie within an exact step
   return true;
 }
@@ -159,8 +165,8 @@ bool affine_code(const std::vector<Sums>& sums, const NestedWish& wish, double a
   chosen.eps = 0.0;
   const double reach = static_cast<double>(code.levels << code.rice);
   for (size_t c = 0; c < sums.size(); ++c)
-    if (!scale_channel(sums[c], wish, absolute, reach, grid, const_cast<float*>(code.scale)[c],
-                       const_cast<float*>(code.centre)[c], chosen.eps))
+    if (!scale_channel(sums[c], wish, absolute, reach, grid, wish.edges ? wish.edges[c] : NAN,
+                       const_cast<float*>(code.scale)[c], const_cast<float*>(code.centre)[c], chosen.eps))
       return false;
   for (int k = 0; !code.rice && k <= code.levels; ++k) {
     const_cast<float*>(code.thresholds)[k] = static_cast<float>(k) + (wish.centred ? 0.5f : 0.0f);

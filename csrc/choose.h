@@ -16,6 +16,7 @@ struct NestedWish {
   bool sampled;   // take the RMS from a sample
   double rel;     // eps = rel x RMS when above zero, else `absolute`
   double absolute;
+  const float* edges;  // by channel, or null: no bin of a centred code contains values on both sides of it
 };
 
 struct ChosenCode {

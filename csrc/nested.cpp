@@ -106,12 +106,13 @@ bool is_dtype(int32_t dtype) { return dtype >= SLIMGRAD_FLOAT32 && dtype <= SLIM
 using namespace slimgrad;
 
 int64_t slimgrad_pack_nested(const void* x, int64_t n, int32_t dtype, int64_t channels, int64_t inner, int64_t apart,
-                             int32_t options, double rel, double absolute, uint8_t* out, int64_t capacity, int threads) {
+                             int32_t options, double rel, double absolute, const float* edges, uint8_t* out,
+                             int64_t capacity, int threads) {
   if (n < 0 || !is_dtype(dtype) || channels < 1 || inner < 1 || apart < 1) return SLIMGRAD_BAD_ARGUMENT;
   if (!(rel >= 0) || !(absolute >= 0)) return SLIMGRAD_BAD_ARGUMENT;
   const DefaultFloats guard;
   const NestedWish wish{dtype, channels, inner, (options & SLIMGRAD_CENTRED) != 0, (options & SLIMGRAD_SAMPLED) != 0, rel,
-                        absolute};
+                        absolute, options & SLIMGRAD_CENTRED ? edges : nullptr};
   ChosenCode chosen;
   if (!choose_code(x, n, wish, chosen)) return 0;
   NestedCode& code = chosen.code;
@@ -142,9 +143,10 @@ int64_t slimgrad_unpack_nested(const uint8_t* payload, int64_t nbytes, void* out
   return decode_body(payload + start, nbytes - start, chosen.code, out, n, threads) ? 0 : SLIMGRAD_CORRUPT;
 }
 
-int64_t slimgrad_pack_nested_form(const slimgrad_nested_form* form, const void* x, uint8_t* out, int threads) {
+int64_t slimgrad_pack_nested_form(const slimgrad_nested_form* form, const void* x, const float* edges, uint8_t* out,
+                                  int threads) {
   return slimgrad_pack_nested(x, form->n, form->dtype, form->channels, form->inner, form->apart, form->options, form->rel,
-                              form->absolute, out, form->capacity, threads);
+                              form->absolute, edges, out, form->capacity, threads);
 }
 
 int64_t slimgrad_unpack_nested_form(const slimgrad_nested_form* form, const uint8_t* payload, int64_t nbytes, void* out,

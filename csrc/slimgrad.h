@@ -43,10 +43,12 @@ enum { SLIMGRAD_BLOCK = 16384, SLIMGRAD_MAX_LEVELS = 15, SLIMGRAD_MAX_RICE = 12 
 /* Write the payload of n values to out and return its length; 0 when the values had better stay raw.
  * The bound is rel x RMS when rel > 0, else `absolute`; value i belongs to channel (i / inner) % channels, and value
  * i - apart is its neighbour in a map: what they share costs less. Any `apart` from 1 on is right.
- * SLIMGRAD_CENTRED: code the distance from the channel's mean, signs are not kept. SLIMGRAD_SAMPLED: RMS of a sample. */
+ * SLIMGRAD_CENTRED: code the distance from the channel's mean, signs are not kept. SLIMGRAD_SAMPLED: RMS of a sample.
+ * `edges`, one per channel, or null: of a centred code, values are restored on the side of the edge on which they were,
+ * but for rounding; an edge that is no number, or beyond what is coded in steps, is left out. */
 SLIMGRAD_API int64_t slimgrad_pack_nested(const void* x, int64_t n, int32_t dtype, int64_t channels, int64_t inner,
-                                          int64_t apart, int32_t options, double rel, double absolute, uint8_t* out,
-                                          int64_t capacity, int threads);
+                                          int64_t apart, int32_t options, double rel, double absolute,
+                                          const float* edges, uint8_t* out, int64_t capacity, int threads);
 /* Restore n values. Whatever the bytes, reads only payload[0, nbytes) and writes only out[0, n). */
 SLIMGRAD_API int64_t slimgrad_unpack_nested(const uint8_t* payload, int64_t nbytes, void* out, int64_t n, int32_t dtype,
                                             int threads);
@@ -58,7 +60,8 @@ typedef struct {
   int32_t dtype, options;
 } slimgrad_nested_form;
 
-SLIMGRAD_API int64_t slimgrad_pack_nested_form(const slimgrad_nested_form* form, const void* x, uint8_t* out, int threads);
+SLIMGRAD_API int64_t slimgrad_pack_nested_form(const slimgrad_nested_form* form, const void* x, const float* edges,
+                                               uint8_t* out, int threads);
 SLIMGRAD_API int64_t slimgrad_unpack_nested_form(const slimgrad_nested_form* form, const uint8_t* payload, int64_t nbytes,
                                                  void* out, int threads);
 

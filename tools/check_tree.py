@@ -29,6 +29,9 @@ LAYERS = (  # from the top; a module may import its own layer and those below
     {
         "session",
         "blocks",
+        "derived",
+        "deriving",
+        "plans",
         "recipes",
         "recorder",
         "attached",

@@ -64,11 +64,12 @@ class Coder:
             return False
         return not self._has_channels or layout_of(tensor) == self.layout
 
-    def encode(self, tensor: torch.Tensor, arena: Arena) -> Slot | None:
-        """Return the coded bytes of the tensor's whole storage."""
+    def encode(self, tensor: torch.Tensor, arena: Arena, edges: torch.Tensor | None = None) -> Slot | None:
+        """Return the coded bytes of the tensor's whole storage; `edges` by channel, see Note [Signs] in derived.py."""
         ready = self._ready
         slot = arena.reserve(ready.capacity)
-        used = ready.encode(tensor.untyped_storage().data_ptr(), slot.address)
+        address = tensor.untyped_storage().data_ptr()
+        used = ready.encode(address, slot.address, 0 if edges is None else edges.data_ptr())
         if not 0 < used < self.nbytes:
             return None
         arena.settle(slot, used)

@@ -27,6 +27,7 @@ and no nodes, only this meter. Where no site is named, originals are kept up to 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import threading
@@ -216,14 +217,11 @@ class Meter:
                 for slot, saved in slots:
                     edge, error_of = LINEAR_RULES[kind, slot]
                     if node.next_functions[edge][0] is not None:  # it is not frozen
-                        difference = _difference(node, slot, saved, probe.original)
+                        difference = _difference(node, slot, stored, saved)
                         self._add_error(node, edge, site, error_of(node, grads[0], difference))
                 continue
-            stored.kept = probe.original
-            try:
+            with _exactly(stored, [saved for _, saved in slots]):
                 node.metadata.setdefault(EXACT, []).append((site, call(node, grads)))
-            finally:
-                stored.kept = None
 
     def _after(self, inputs: Grads, outputs: Grads) -> None:
         """Run after such a node: compare with what autograd has computed, and take statistics."""
@@ -302,13 +300,31 @@ def read_by(node: Any) -> list[tuple[Stored, list[tuple[str, Saved]]]]:
     found: dict[int, tuple[Stored, list[tuple[str, Saved]]]] = {}
     for slot, raw in saved_of(node):
         packed = raw.data if raw.unpack_hook is not None else None
-        if isinstance(packed, Saved) and packed.stored.probe is not None and not packed.wants_flags:
-            found.setdefault(id(packed.stored), (packed.stored, []))[1].append((slot, packed))
+        if isinstance(packed, Saved) and not packed.wants_flags:
+            origin = packed.stored.origin
+            if origin.probe is not None:
+                found.setdefault(id(origin), (origin, []))[1].append((slot, packed))
     return list(found.values())
 
 
-def _difference(node: Any, slot: str, saved: Saved, original: torch.Tensor) -> torch.Tensor:
-    return getattr(node, f"_saved_{slot}").detach() - saved.view_of(original)
+def _difference(node: Any, slot: str, stored: Stored, saved: Saved) -> torch.Tensor:
+    restored = getattr(node, f"_saved_{slot}").detach()
+    with _exactly(stored, [saved]):
+        return restored - getattr(node, f"_saved_{slot}").detach()
+
+
+@contextlib.contextmanager
+def _exactly(stored: Stored, saved: Iterable[Saved]) -> Iterator[None]:
+    """Let these saves give the original of what is stored, or what is derived from that."""
+    stored.kept = stored.probe.original
+    for one in saved:
+        one.stored.held = None
+    try:
+        yield
+    finally:
+        stored.kept = None
+        for one in saved:
+            one.stored.held = None
 
 
 def _first_factor(node: Any, grad: torch.Tensor, difference: torch.Tensor) -> torch.Tensor:

@@ -67,10 +67,12 @@ class Compress:
     `give_back`: after so many bytes were coded or decoded, malloc is asked to give freed memory back to the system; 0
     for never. By itself it is, every 256 MiB, where torch has huge pages (THP_MEM_ALLOC_ENABLE=1 in the environment),
     which make it cheap; without them it halves the resident set as well, and slows a step by a tenth or more.
+    `derive`: results of norms and activations are made from their coded input, where the bound allows it (derived.py).
     """
 
     codec: str | Codec | None = None
     give_back: int | None = None
+    derive: bool = True
     is_constant: ClassVar[bool] = True  # plans follow from role, dtype, device and bound: a session may remember them
 
     def __post_init__(self) -> None:
@@ -80,6 +82,10 @@ class Compress:
             raise ConfigError(
                 f"expected give_back to be a number of bytes, got {self.give_back!r}; write Compress(give_back=1 << 28)"
             )
+
+    @property
+    def derives(self) -> bool:
+        return self.derive and self.codec is None
 
     def plan(self, role: Role, tensor: torch.Tensor, bound: RoleBound) -> Plan:
         """Return how to keep a tensor of this role."""

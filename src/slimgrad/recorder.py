@@ -16,9 +16,6 @@ found by its frame, which runs no more, when the next outermost forward begins, 
 Note [Small tensors]. Most saved tensors are small, and hooks cost microseconds: these take the shortest way through
 pack and unpack, as a bare (tensor, version). A tensor without grad_fn cannot close a cycle and need not be detached.
 
-Note [Remembered plans]. Step after step the same site saves the same kind of tensor. Bound and plan of its first save
-are looked up once and remembered, unless the policy looks at more than role, dtype and device, or a bound has moved.
-
 Note [The mode rests]. A function mode slows down every call and every attribute of a tensor. It is taken off the stack
 while a module runs whose forward is known to be one call of one function (simple.py), and while one runs that saved
 small tensors only in the last such forward (quiet.py). Should a quiet module save something large after all, that is
@@ -28,9 +25,9 @@ kept as it is in this forward, and the module is quiet no more.
 from __future__ import annotations
 
 import contextlib
-import operator
 import sys
 from collections.abc import Iterator
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -43,14 +40,15 @@ from torch._C import _pop_torch_function_stack as pop_mode  # pyright: ignore[re
 from torch._C import _push_on_torch_function_stack as push_mode  # pyright: ignore[reportAttributeAccessIssue]
 from torch.overrides import TorchFunctionMode
 
-from slimgrad import recipes
+from slimgrad import derived, recipes
 from slimgrad.attached import has_ended, storages_of
-from slimgrad.coder import Remembered
+from slimgrad.coder import Coder, Remembered
 from slimgrad.consumers import COMPOSITES, EXACTLY, Call, role_of
+from slimgrad.deriving import Deriver
 from slimgrad.errors import ConfigError
 from slimgrad.ledger import BUFFER, INPUT, PARAMETER, SMALL
 from slimgrad.leftovers import Leftovers
-from slimgrad.policy import Plan, RoleBound
+from slimgrad.plans import Plans
 from slimgrad.quiet import Quiet
 from slimgrad.roles import Need, Role
 from slimgrad.saved import NOTE, Kept, Packed, Rebuilt, Saved, Shaped, Stored, changed_in_place, find, plain_storage
@@ -68,7 +66,6 @@ MODULE, PATH, N_SAVES, IS_QUIET, N_SMALL, LISTENED = FRAME = range(6)
 IN_CHECKPOINT, IN_TRACE = "inside torch.utils.checkpoint", "inside torch.jit.trace"
 KEPT_ELSEWHERE = (Need.PARAMETER, Need.REBUILD)
 SHAPE, SIGN = Need.SHAPE, Need.SIGN  # plain globals: looking a member up in its Enum takes longer
-MAX_PLANS = 1 << 14
 
 
 class Recorder(TorchFunctionMode):
@@ -77,10 +74,11 @@ class Recorder(TorchFunctionMode):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self.session, self.shelf, self.progress = session, session.shelf, session.progress
-        self.tuning, self.policy, self.min_bytes = session.tuning, session.policy, session.min_bytes
-        self.is_constant = getattr(session.policy, "is_constant", False) and session.planned is None
+        self.tuning, self.min_bytes = session.tuning, session.min_bytes
         self.moves_exact = getattr(session.policy, "moves_exact", False)
         self.makes_again = getattr(session.policy, "makes_again", False)
+        derives = getattr(session.policy, "derives", False) and session.planned is None
+        self.deriver = Deriver(session.attached, session.shelf) if derives else None
         self.hooks = (self.pack, self.unpack)
         self.is_on = False
         self.n_paused = 0
@@ -93,8 +91,7 @@ class Recorder(TorchFunctionMode):
         self.quiet = Quiet()
         self.inputs: set[torch.UntypedStorage] = set()  # of the forward that is running: its caller keeps them alive
         self.constants: set[torch.UntypedStorage] | None = None  # parameters and buffers; made when first asked for
-        self.plans: dict[Any, Remembered] = {}  # Note [Remembered plans]
-        self.states: list[Any] = []  # of the adaptive bounds, when plans were made
+        self.plans = Plans(session)
         self.left = Leftovers(session.shelf)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -110,6 +107,8 @@ class Recorder(TorchFunctionMode):
                 if known is not None:
                     recipes.note(known, func, args, kwargs, result)
                 return result
+            if self.deriver is not None and func in derived.FUNCTIONS and self.function is not None:
+                return self.deriver.run(Call(func, args, kwargs), self.path)
             return func(*args, **kwargs) if kwargs else func(*args)
         finally:
             self.function = before
@@ -134,6 +133,10 @@ class Recorder(TorchFunctionMode):
                 return kept
         if self.makes_again and (again := self._again(tensor, storage, role)) is not None:
             return again
+        if self.deriver is not None:
+            made = self.deriver.packed(tensor, storage, role, self.path, self._next_site)
+            if made is not None:
+                return made
         found = find(tensor, storage) if hasattr(storage, NOTE) else None  # same storage and version: strictest need
         if found is None:
             site = self._next_site()
@@ -177,39 +180,32 @@ class Recorder(TorchFunctionMode):
         if stored.guard is None:  # nothing is
             if role.need is SHAPE:
                 return self.shelf.put_shape(stored, tensor, role)
-            missing, remembered = role, self.plans.get((stored.site, role, stored.dtype, tensor.is_cpu))
-            if remembered is None:
-                remembered = self._remember(stored.site, role, tensor)
-            bound, plan = remembered.bound, remembered.plan
-            coder = None if role.need is SIGN else remembered.coder_for(tensor, stored.nbytes)
-        else:
-            if stored.serves(role):
-                return None
-            bound = stored.coded_bound(self.tuning.bound_at(self.path, stored.site))
-            missing = stored.missing(role, bound)
-            if missing is None:
-                return None
-            if stored.shelf is self.shelf:  # and it is no site of another session's
-                self.progress.learn(stored.site, missing)
-            plan, coder = self._plan(stored.site, stored.coded_role(missing), tensor, bound), None
-        self.shelf.put(stored, tensor, missing, plan, call, coder)
-        if missing.need is not SIGN:
-            stored.role, stored.bound = missing, bound
+            known = self.plans.first(stored, role, tensor)
+            coder = None if role.need is SIGN else known.coder_for(tensor, stored.nbytes)
+            if self.deriver is not None and self.deriver.defers(role, coder):
+                put = partial(self._put, stored, tensor.detach(), role, known, call, coder)
+                return self.deriver.later(stored, put)
+            return self._put(stored, tensor, role, known, call, coder)
+        if stored.serves(role):
+            return None
+        bound = stored.coded_bound(self.tuning.bound_at(self.path, stored.site))
+        missing = stored.missing(role, bound)
+        if missing is None:
+            return None
+        if stored.shelf is self.shelf:  # and it is no site of another session's
+            self.progress.learn(stored.site, missing)
+        plan = self.plans.plan(stored.site, stored.coded_role(missing), tensor, bound)
+        return self._put(stored, tensor, missing, Remembered(bound, plan), call)
+
+    def _put(
+        self, stored: Stored, tensor: torch.Tensor, role: Role, known: Remembered, call: Call | None,
+        coder: Coder | None = None, edges: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        self.shelf.put(stored, tensor, role, known.plan, call, coder, edges)
+        if role.need is not SIGN:
+            stored.role, stored.bound = role, known.bound
         if self.tuning.meter.is_on:
-            self.tuning.meter.note(stored, tensor, bound)
-        return None
-
-    def _remember(self, site: tuple[str, int], role: Role, tensor: torch.Tensor) -> Remembered:
-        """Return bound and plan for the first save at a site; see Note [Remembered plans]."""
-        bound = self.tuning.bound_at(site[0], site)
-        remembered = Remembered(bound, self._plan(site, role, tensor, bound))
-        if self.is_constant and role.need is not Need.INDEX and len(self.plans) < MAX_PLANS:
-            self.plans[site, role, tensor.dtype, tensor.is_cpu] = remembered
-        return remembered
-
-    def _plan(self, site: tuple[str, int], role: Role, tensor: torch.Tensor, bound: RoleBound) -> Plan:
-        planned = self.session.planned
-        return self.policy.plan(role, tensor, bound) if planned is None else planned.plan(site, role, tensor, bound)
+            self.tuning.meter.note(stored, tensor, known.bound)
 
     def _again(self, tensor: torch.Tensor, storage: torch.UntypedStorage, role: Role) -> recipes.Recomputed | None:
         """Return how the tensor is made again, if it can be and nobody has planned otherwise."""
@@ -282,6 +278,8 @@ class Recorder(TorchFunctionMode):
                 listened = self.listens
                 is_known = not self.makes_again and is_simple(module)
                 self.module = (module, args) if is_known else None
+                if is_known and self.deriver is not None:
+                    self.deriver.begin(call_of(module, args), path)
                 wish = not is_known and (self.makes_again or path not in self.quiet)
                 if wish is not listened:
                     self._listen(wish)
@@ -297,11 +295,13 @@ class Recorder(TorchFunctionMode):
         elif path in self.session.attached.root_paths:
             self.shelf.ledger.record_skipped()
 
-    def leave(self, module: object) -> None:
+    def leave(self, module: object, result: Any = None) -> None:
         """End the forward of an attached module, and of those within it that an exception ended."""
         frames = self.frames
         while frames and (frames[-1][MODULE] is module or any(frame[MODULE] is module for frame in frames)):
             frame = frames.pop()
+            if self.module is not None and self.deriver is not None:
+                self.deriver.end(result)
             self.module = None
             has_saved = not frame[IS_QUIET] or len(self.left.small_sizes) > frame[N_SMALL]
             if has_saved and sys.exc_info()[1] is None:  # a frozen module, or half a forward, says nothing
@@ -361,10 +361,7 @@ class Recorder(TorchFunctionMode):
                 self.left.outer, self.small_below = outer, 0
                 self.progress.meet(outer[0])
         self.session.begin_forward()
-        states = list(self.tuning.states.values())
-        if len(states) != len(self.states) or not all(map(operator.is_, states, self.states)):
-            self.plans.clear()  # an adaptive bound has a new state: it may have moved
-            self.states = states
+        self.plans.begin_forward()
         if self.session.planned is not None:
             self.makes_again = self.session.planned.makes_any
         autograd._push_saved_tensors_default_hooks(*self.hooks)

@@ -51,6 +51,7 @@ class Part:
     slot: AnySlot
     plan: Plan
     coder: Coder | None = None  # that wrote it, if one did
+    edges: torch.Tensor | None = None  # by channel, that no bin of the code crosses
 
 
 class Stored:
@@ -88,6 +89,15 @@ class Stored:
     @property
     def path(self) -> str:
         return self.site[0]
+
+    @property
+    def origin(self) -> Stored:
+        """The one whose code the values come from; see derived.py."""
+        return self if self.values is None else getattr(self.values.slot, "stored", self)
+
+    @property
+    def is_derived(self) -> bool:
+        return self.origin is not self
 
     def matches(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
         """Return whether the tensor's values are those stored, and not a later version or another dtype of them."""

@@ -122,7 +122,7 @@ class Session:
             if self.blocks is not None:
                 self.blocks.end(module)
             recorder = self._recorder
-            recorder.leave(module)
+            recorder.leave(module, result)
             if self.tuning.meter.is_on and (not recorder.is_on or self._paths[id(module)] in self.attached.root_paths):
                 self.tuning.meter.watch(result)
 

@@ -65,6 +65,7 @@ class Shelf:
         plan: Plan,
         call: Call | None = None,
         coder: Coder | None = None,
+        edges: torch.Tensor | None = None,
     ) -> None:
         """Store what `role` needs as the plan says; a coder is given only where it is values, and nothing is stored."""
         if coder is None:
@@ -72,13 +73,13 @@ class Shelf:
         start = perf_counter()
         codec, source = plan.codec, tensor.detach()
         stored.shelf = self
-        slot = coder.encode(source, self.arena)
+        slot = coder.encode(source, self.arena, edges)
         if slot is None or codec is None:
             return self._keep(stored, source, role, plan, call)
         self._n_coded += 1
         if self._n_coded % SAMPLE_EVERY == 1 and not codec.is_lossless:
             self._sample(stored, flattened(stored, source), codec, slot, role)
-        stored.name, stored.values = role.name, Part(codec, slot, plan, coder)
+        stored.name, stored.values = role.name, Part(codec, slot, plan, coder, edges)
         source.data = NOTHING  # what Stored.watch() does
         stored.guard = source
         seconds = perf_counter() - start
@@ -118,6 +119,12 @@ class Shelf:
         stored.watch(tensor.detach())
         stored.name = role.name
         self.ledger.record_pack(stored.path, role.name, SHAPE_CODEC, stored.nbytes, 0, 0.0)
+
+    def put_derived(self, stored: Stored, tensor: torch.Tensor, role: Role, part: Part) -> None:
+        """Note a tensor that is made from what is stored of another; see derived.py."""
+        stored.shelf, stored.name, stored.values = self, role.name, part
+        stored.watch(tensor.detach())
+        self.ledger.record_pack(stored.path, role.name, part.codec.name, stored.nbytes, 0, 0.0)
 
     def put_rebuilt(
         self, path: str, storage: torch.UntypedStorage, role: Role, site: tuple[str, int] | None = None
@@ -197,13 +204,18 @@ class Shelf:
         if coder is not None and coder.layout == saved.layout:
             values = coder.decode(part.slot, self.buffers)  # pyright: ignore[reportArgumentType]  coders make Slots
         else:
-            values = saved.view_of(outside_autocast(stored.decode, part, self.buffers))
+            values = saved.view_of(self._decode_whole(stored, part))
         if stored.n_saves > 1 or is_grad_enabled():
             stored.note_decoded(part, values)
         self.ledger.record_unpack(stored.site[0], stored.name, perf_counter() - start)
         if self.freed is not None:
             self.freed.passed(stored.nbytes)
         return values
+
+    def _decode_whole(self, stored: Stored, part: Part) -> torch.Tensor:
+        if stored.is_derived:
+            return part.coder.decode(part.slot, self.buffers)  # pyright: ignore
+        return outside_autocast(stored.decode, part, self.buffers)
 
     def _encode(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan) -> Part | None:
         flat = flattened(stored, source)

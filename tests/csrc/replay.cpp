@@ -53,7 +53,8 @@ int64_t encode(const Case& c, std::vector<uint8_t>& out, int threads) {
   switch (c.code) {
     case kNested:
       return slimgrad_pack_nested(x, c.n, type, c.numbers[0], c.numbers[1], c.numbers[2],
-                                  static_cast<int32_t>(c.numbers[3]), c.rel, c.absolute, out.data(), room, threads);
+                                  static_cast<int32_t>(c.numbers[3]), c.rel, c.absolute, nullptr, out.data(), room,
+                                  threads);
     case kZvc: return slimgrad_pack_zvc(x, c.n, type, out.data(), room, threads);
     case kRle: return slimgrad_pack_rle(x, c.n, type, out.data(), room, threads);
     case kMask: return slimgrad_pack_mask(x, c.n, type, out.data(), room, threads);

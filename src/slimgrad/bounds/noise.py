@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -68,6 +69,7 @@ RECENT = 2.5  # x every: a site that sat out a round was measured less long ago 
 GONE = 5  # x every: a site that has not run for longer, in a layer frozen since, say, is new when it runs again
 UNSEEN = 1 / 100  # of e2: what a site may add elsewhere although it did not when its error was last followed
 SMALL = 1 / 500  # of all values: the smallest tensors, up to this much in all, are coded as finely as can be
+LITTLE = 1 / 20  # of a layer's limit: below, an audit that finds many times what was expected says nothing
 FORGET = 0.5  # per round: what was known of a site that is exact now
 CALIBRATE, CALIBRATED = 0.2, (0.25, 4.0)  # weight of an audit, and limits of what audits may do
 WORTH_A_REMARK = 0.05  # share of the values: small tensors are exact where that is cheap
@@ -80,6 +82,7 @@ class Noise:
     e2: float = 0.05
     every: int = 100
     cap: float = 4.0  # x e2: the most that one layer's own gradient may suffer; math.inf for no such limit
+    derives: ClassVar[bool] = True  # nothing is promised of single values; see derived.py
 
     def __post_init__(self) -> None:
         if (
@@ -161,8 +164,11 @@ class Noise:
             return state
         low, high = CALIBRATED
         calibration = min(high, max(low, state["calibration"] * (measured / expected) ** CALIBRATE))
-        known, loads = state["spreads"], state["loads"]
-        ratios = {layer: share / loads[layer] for layer, share in layers.items() if loads.get(layer)}
+        known, loads = state["spreads"], state["loads"] if sensitivity.is_complete(state["sites"]) else {}
+        little = LITTLE * self.cap * self.e2
+        ratios = {
+            layer: (share + little) / (loads[layer] + little) for layer, share in layers.items() if layer in loads
+        }
         spreads = {**known, **{layer: sensitivity.spread_of(known, layer, ratio) for layer, ratio in ratios.items()}}
         broken = {layer: [step, share] for layer, share in layers.items() if share > self.cap * self.e2}
         sites = {key: dict(entry) for key, entry in state["sites"].items()}

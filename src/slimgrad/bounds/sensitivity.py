@@ -174,6 +174,12 @@ def shares_of(sites: Sites) -> tuple[list[str], np.ndarray]:
     return layers, shares
 
 
+def is_complete(sites: Sites) -> bool:
+    """Return whether the error of every site that has one was measured, and followed where it travels."""
+    coded = [entry for entry in sites.values() if entry["rel"]]
+    return all(entry["far" if entry["travels"] else "own"]["n"] for entry in coded)
+
+
 def unknown_share(sites: Sites, role: str) -> float:
     """Return the largest share of a layer that a site of this role was seen to add, directly, at rel = 1."""
     known = [entry["own"]["shares"] for entry in sites.values() if entry["role"] == role]

@@ -53,12 +53,13 @@ class Channels(NamedTuple):
 class Ready(NamedTuple):
     """A codec made ready for values of one form: what follows from that is worked out, and memory is told by address.
 
-    The bytes are those of encode() and decode(). `encode(values, room)` returns how many of `capacity` bytes it used,
-    0 where the values had better stay raw; `decode(payload, nbytes, values)` fills the values or raises CorruptPayload.
+    The bytes are those of encode() and decode(). `encode(values, room, edges)` returns how many of `capacity` bytes it
+    used, 0 where the values had better stay raw; `decode(payload, nbytes, values)` fills the values or raises
+    CorruptPayload. `edges` is the address of a float per channel, or 0: see csrc/slimgrad.h.
     """
 
     capacity: int
-    encode: Callable[[int, int], int]
+    encode: Callable[[int, int, int], int]
     decode: Callable[[int, int, int], None]
 
 

@@ -35,9 +35,9 @@ def _library() -> ctypes.CDLL | str:
     p, n, i, d = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_double
     library.slimgrad_isa.restype = ctypes.c_char_p
     size = ctypes.c_int32
-    library.slimgrad_pack_nested.argtypes = [p, n, size, n, n, n, size, d, d, p, n, i]
+    library.slimgrad_pack_nested.argtypes = [p, n, size, n, n, n, size, d, d, p, p, n, i]
     library.slimgrad_unpack_nested.argtypes = [p, n, p, n, size, i]
-    library.slimgrad_pack_nested_form.argtypes = [p, p, p, i]
+    library.slimgrad_pack_nested_form.argtypes = [p, p, p, p, i]
     library.slimgrad_unpack_nested_form.argtypes = [p, p, n, p, i]
     for name in ("pack_nested", "unpack_nested", "pack_nested_form", "unpack_nested_form"):
         getattr(library, f"slimgrad_{name}").restype = n

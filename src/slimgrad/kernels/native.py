@@ -62,12 +62,12 @@ class NestedForm(ctypes.Structure):
     )
 
 
-def pack_nested(flat: torch.Tensor, wish: NestedWish, out: torch.Tensor) -> int:
+def pack_nested(flat: torch.Tensor, wish: NestedWish, out: torch.Tensor, edges: torch.Tensor | None = None) -> int:
     """Write the payload of `flat` into `out` and return its length, or 0; see reference.pack_nested."""
     channels, inner, centred, sampled, rel, absolute, apart = wish
     used = library().slimgrad_pack_nested(
         flat.data_ptr(), flat.numel(), DTYPES[flat.dtype], channels, inner, apart,
-        CENTRED * centred + SAMPLED * sampled, rel, absolute,
+        CENTRED * centred + SAMPLED * sampled, rel, absolute, 0 if edges is None else edges.data_ptr(),
         out.data_ptr(), out.numel(), torch.get_num_threads(),
     )  # fmt: skip
     if used < 0:
@@ -86,10 +86,10 @@ def unpack_nested(payload: torch.Tensor, out: torch.Tensor) -> None:
 
 def nested_between_addresses(
     n: int, dtype: torch.dtype, wish: NestedWish, capacity: int
-) -> tuple[Callable[[int, int], int], Callable[[int, int, int], None]]:
+) -> tuple[Callable[..., int], Callable[[int, int, int], None]]:
     """Return pack_nested and unpack_nested for `n` values of one dtype, from address to address.
 
-    pack(source, room) returns the bytes used of `capacity`, or 0; unpack(payload, nbytes, out) fills `out`.
+    pack(source, room, edges) returns the bytes used of `capacity`, or 0; unpack(payload, nbytes, out) fills `out`.
     """
     channels, inner, centred, sampled, rel, absolute, apart = wish
     options = CENTRED * centred + SAMPLED * sampled
@@ -97,8 +97,8 @@ def nested_between_addresses(
     form_address, n_threads = ctypes.addressof(form), torch.get_num_threads
     run_pack, run_unpack = library().slimgrad_pack_nested_form, library().slimgrad_unpack_nested_form
 
-    def pack(source: int, room: int) -> int:
-        used = run_pack(form_address, source, room, n_threads())
+    def pack(source: int, room: int, edges: int = 0) -> int:
+        used = run_pack(form_address, source, edges, room, n_threads())
         if used < 0:
             raise InternalError(f"pack_nested of {form.n} values into {capacity} bytes failed with status {used}")
         return used

@@ -67,10 +67,14 @@ class NestedWish(NamedTuple):
     apart: int = 1  # values from one to its neighbour in a map
 
 
-def pack_nested(flat: torch.Tensor, wish: NestedWish, out: torch.Tensor) -> int:
-    """Write the payload of `flat` into `out` (uint8) and return its length; 0 when the values had better stay raw."""
+def pack_nested(flat: torch.Tensor, wish: NestedWish, out: torch.Tensor, edges: torch.Tensor | None = None) -> int:
+    """Write the payload of `flat` into `out` (uint8) and return its length; 0 when the values had better stay raw.
+
+    `edges`, one per channel: of a centred code, no bin contains values on both sides of its channel's edge, so that
+    they are restored on the side on which they were, but for rounding.
+    """
     with ieee_floats():
-        found = _choose(flat, wish)
+        found = _choose(flat, wish, edges if wish.centred else None)
         if found is None:
             return 0
         code, eps = found
@@ -113,7 +117,7 @@ def _parse(data: bytes) -> tuple[NestedCode, bytes]:
     return NestedCode(flags, levels, rice, channels, inner, apart, thresholds, values, scale, centre), data[end:]
 
 
-def _choose(flat: torch.Tensor, wish: NestedWish) -> tuple[NestedCode, float] | None:
+def _choose(flat: torch.Tensor, wish: NestedWish, edges: torch.Tensor | None) -> tuple[NestedCode, float] | None:
     """Return the code and the eps it keeps, or None when the values had better stay raw."""
     grid = GRIDS[flat.dtype]
     sums = _sums(flat, wish)
@@ -127,7 +131,7 @@ def _choose(flat: torch.Tensor, wish: NestedWish) -> tuple[NestedCode, float] | 
         return None
     levels, rice = _split(rms / (2.0 * eps), grid.reach)
     if wish.centred or wish.channels > 1 or rice > 0:
-        scales = _channel_scales(sums, wish, eps, float(levels << rice), grid)
+        scales = _channel_scales(sums, wish, eps, float(levels << rice), grid, edges)
         if scales is not None:
             scale, centre, kept = scales
             flags = AFFINE | (MIDDLE if wish.centred else 0)
@@ -189,7 +193,7 @@ def _split(rms_in_steps: float, reach: int) -> tuple[int, int]:
 
 
 def _channel_scales(
-    sums: torch.Tensor, wish: NestedWish, absolute: float, reach: float, grid: Grid
+    sums: torch.Tensor, wish: NestedWish, absolute: float, reach: float, grid: Grid, edges: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, float] | None:
     """Return (scale, centre, largest eps) per channel, or None when float32 has no room for steps.
 
@@ -212,10 +216,15 @@ def _channel_scales(
     if bool((~is_flat & ((eps < SMALLEST_EPS) | (eps > LARGEST_EPS))).any()):
         return None
     centre = mean.to(torch.float32)
-    slack = (grid.relative + ARITHMETIC) * (centre.double().abs() + (2.0 * reach) * eps) + grid.subnormal
+    furthest = centre.double().abs() + (2.0 * reach + (0.0 if edges is None else 1.0)) * eps
+    slack = (grid.relative + ARITHMETIC) * furthest + grid.subnormal
     is_exact = is_noise | (slack > 0.25 * eps) | (eps < SMALLEST_EPS)
     step = torch.where(is_exact, EXACT_STEP, 2.0 * (eps - slack))
     scale = (step.to(torch.float32).view(torch.int32) & ~0xFFF).view(torch.float32)
+    if edges is not None:  # the centre nearest to the mean of those that make a limit between two bins of the edge
+        edge, wide = edges.double(), scale.double()
+        beside = (edge + (torch.floor((mean - edge) / wide) + 0.5) * wide).to(torch.float32)
+        centre = torch.where(~is_exact & ((edge - mean).abs() <= reach * step), beside, centre)
     return scale, centre, float(torch.where(is_exact, EXACT_STEP, eps).max())  # subnormals may lie within it
 
 

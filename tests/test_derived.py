@@ -1,0 +1,157 @@
+"""What can be made from a coded input is not stored: values follow from it, signs are kept, and errors are measured."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from derived_scenes import Promise, X, attached, chain, saved_by, stored_at
+from scenes import Calls, gradients
+from torch import nn
+from torch.nn import functional as F
+
+from slimgrad import ChangedInPlace, measure
+from slimgrad.bounds.base import Request
+
+ACTIVATIONS = [nn.ReLU(), nn.ReLU(inplace=True), nn.LeakyReLU(0.2), nn.ReLU6(), nn.Hardtanh(-0.5, 1.0), nn.SiLU(),
+               nn.Hardswish(), nn.GELU(), nn.GELU("tanh"), nn.Identity()]  # fmt: skip
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["NCHW", "NHWC"])
+def test_a_convolution_reads_what_its_norm_makes_of_the_coded_input(activation, layout):
+    model, x = chain(activation).to(memory_format=layout), X.to(memory_format=layout)
+    with attached(model) as session:
+        result = model(x)
+        restored = saved_by(result, "NativeBatchNorm", "input")
+        node_mean, node_std = (saved_by(result, "NativeBatchNorm", f"result{i}") for i in (1, 2))
+        with session.paused(), torch.no_grad():
+            affine = (restored - node_mean.view(-1, 1, 1)) * (node_std * model[1].weight).view(-1, 1, 1)
+            expected = activation(affine + model[1].bias.view(-1, 1, 1))
+            assert float((restored - model[0](x)).abs().max()) > 0.05
+        torch.testing.assert_close(saved_by(result, "Convolution", "input"), expected, rtol=1e-4, atol=1e-5)
+        gradients(result.square().sum(), model)
+        stored = stored_at(session)
+        assert stored["1"] > 0 == sum(n for path, n in stored.items() if path not in ("0", "1") and path != "2")
+        flags = isinstance(activation, (nn.ReLU6, nn.Hardtanh))  # between two limits: a bit each
+        assert stored.get("2", 0) == pytest.approx(4 * 8 * 144 / 8 if flags else 0, abs=64)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: nn.LayerNorm(12), lambda: nn.GroupNorm(4, 8)], ids=["layer norm", "group norm"]
+)
+def test_other_norms_are_made_again_from_their_coded_input(make):
+    with attached(model := chain(nn.SiLU(), norm=make())) as session:
+        result = model(X)
+        kind = "NativeLayerNorm" if isinstance(model[1], nn.LayerNorm) else "NativeGroupNorm"
+        with session.paused(), torch.no_grad():
+            expected = F.silu(model[1](saved_by(result, kind, "input")))
+        torch.testing.assert_close(saved_by(result, "Convolution", "input"), expected, rtol=1e-4, atol=1e-5)
+        gradients(result.sum(), model)
+        assert [path for path, n in stored_at(session).items() if n] == ["1"]
+
+
+@pytest.mark.parametrize("rel", [0.05, 0.4, 1.0, 2.0])
+@pytest.mark.parametrize("inplace", [False, True])
+def test_relu_lets_through_what_it_did_in_forward(rel, inplace):
+    model = chain(nn.ReLU(inplace))
+    with torch.no_grad():
+        model[1].weight[0] = 0.0  # a channel that is constant has no edge
+        model[1].bias[1] = 40.0  # ... and here it lies beyond all values
+    seen = []
+    model[2].register_forward_hook(lambda module, args, y: seen.append(y.detach().clone()))
+    with attached(model, Promise(rel)):
+        result = model(X)
+        let_through = saved_by(result, "Relu", "result") > 0
+        read = saved_by(result, "Convolution", "input")
+    assert torch.equal(let_through, seen[0] > 0)
+    assert torch.equal(read > 0, seen[0] > 0)
+    assert 0.2 < float(let_through.float().mean()) < 0.9
+
+
+def test_what_somebody_needs_exactly_is_exact():
+    model = chain(nn.ReLU())
+    both = Calls(lambda x: model[3](y := model[:3](x)).sum() + y.sinh().sum(), model=model)
+    with attached(both):
+        result = both(X)
+        exact = saved_by(result, "Sinh", "self")
+    with torch.no_grad():
+        assert torch.equal(exact, model[:3](X))
+
+
+def test_changes_in_place_are_seen():
+    model = chain(nn.ReLU(), nn.Identity())
+    changed = Calls(lambda x: (model[4](y := model[:3](x)).sum(), y.add_(1.0))[0], model=model)
+    with attached(changed), pytest.raises(ChangedInPlace):
+        changed(X).backward()
+
+
+def test_parameters_of_a_batch_norm_may_change_and_those_of_a_layer_norm_may_not():
+    with attached(model := chain(nn.ReLU())):
+        result = model(X)
+        before = saved_by(result, "Convolution", "input").clone()
+        with torch.no_grad():
+            model[1].bias.add_(1.0)  # plain torch would not mind: the bias is not saved
+        assert torch.equal(saved_by(result, "Convolution", "input"), before)
+    with attached(model := chain(nn.SiLU(), norm=nn.LayerNorm(12))):
+        result = model(X)
+        with torch.no_grad():
+            model[1].bias.add_(1.0)
+        with pytest.raises(ChangedInPlace, match="norm"):
+            result.sum().backward()
+
+
+def test_graphs_may_be_run_twice_and_leave_nothing():
+    kept = []
+    model = chain(nn.ReLU())
+    model[2].register_forward_hook(lambda module, args, y: kept.append(y))  # it outlives the graph
+    with attached(model) as session:
+        loss = model(X).square().sum()
+        first = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+        second = torch.autograd.grad(loss, list(model.parameters()))
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+        del loss
+        kept[0] = kept[0].detach()
+        gc.collect()
+        assert session.kept_bytes() == 0
+
+
+def test_a_second_order_gradient_reads_the_same_values():
+    model, x = chain(nn.SiLU()), X.clone().requires_grad_()
+    with attached(model, Promise(0.01)):
+        (first,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+        second = gradients(first.square().sum(), model[0])
+    (first,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+    exact = gradients(first.square().sum(), model[0])
+    assert float((second[0] - exact[0]).norm() / exact[0].norm()) < 0.05
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.SiLU()], ids=str)
+def test_errors_are_measured_where_they_arrive(activation, monkeypatch):
+    monkeypatch.setattr(measure, "QUOTA", 100.0)
+
+    def grads(model):
+        return dict(
+            zip((n for n, _ in model.named_parameters()), gradients(model(X).square().sum(), model), strict=True)
+        )
+
+    exact = grads(chain(activation))
+    with attached(model := chain(activation), Promise(0.02)) as session:  # products of two errors are left out
+        compressed = grads(model)
+        session.tuning.meter.begin(1, Request(gradients=None, errors=None, travels=None))
+        loss = model(X).square().sum()
+        watched = gradients(loss, model)
+        reading = session.tuning.meter.end()
+    assert all(torch.equal(a, b) for a, b in zip(watched, compressed.values(), strict=True))
+    assert [one.site[0] for one in reading.sites] == ["1"]
+    found: dict[str, float] = {}
+    for error in reading.errors:
+        if error.reach != "near":
+            for layer, value in error.layers.items():
+                found[layer] = found.get(layer, 0.0) + value
+    for layer in ("0", "1", "3"):
+        true = sum(float((exact[n] - compressed[n]).double().square().sum()) for n in exact if n.startswith(layer))
+        rel = 0.02 if layer != "1" else 0.1  # which two parts of one error reach, and what they have in common
+        assert found[layer] == pytest.approx(true, rel=rel), layer
+        assert true > 0

@@ -1,0 +1,75 @@
+"""Deriving begins and ends with the calls of norms and activations, whoever makes them, where the bound allows it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from derived_scenes import X, attached, chain, saved_by, stored_at
+from scenes import Calls, gradients
+from torch import nn
+from torch.nn import functional as F
+
+import slimgrad
+from slimgrad import Compress, Noise, Recompute, Relative
+
+
+def test_functions_are_followed_like_modules():
+    torch.manual_seed(0)
+    members = {"fc": nn.Linear(16, 64), "out": nn.Linear(64, 16), "norm": nn.LayerNorm(16)}
+
+    def forward(x):
+        h = F.gelu(members["fc"](members["norm"](x)), approximate="tanh")
+        return members["out"](h)
+
+    with attached(model := Calls(forward, **members)) as session:
+        x = torch.randn(32, 16, requires_grad=True)
+        result = model(x * 2.0)
+        expected = F.gelu(saved_by(result, "Gelu", "self"), approximate="tanh")
+        torch.testing.assert_close(saved_by(result, "Addmm", "mat1"), expected)
+        gradients(result.sum(), x)
+        stored = stored_at(session)
+    assert stored["out"] == stored["fc"] == 0 < stored["norm"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bound": Relative(0.4)},
+        {"bound": slimgrad.Exact()},
+        {"policy": Compress(derive=False)},
+        {"policy": Compress("zvc")},
+        {"rules": {"3": Relative(0.4)}},
+    ],
+    ids=["fixed bound", "exact", "not wished", "another codec", "another bound where it is read"],
+)
+def test_everything_is_stored_where_the_bound_speaks_of_values(options):
+    with attached(model := chain(nn.ReLU()), **options) as session:
+        gradients(model(X).sum(), model)
+        assert stored_at(session)["2"] > 4 * 8 * 144 / 8
+
+
+def test_an_error_in_a_norm_leaves_the_next_forward_as_it_should_be():
+    model = chain(nn.ReLU())
+    with attached(model) as session:
+        with pytest.raises(RuntimeError, match="running_mean"):
+            model[1](torch.randn(4, 9, 12, 12, requires_grad=True))
+        assert gradients(model(X).sum(), model)
+        assert stored_at(session)["2"] == 0
+
+
+def test_noise_derives_and_recompute_does_not():
+    assert Noise.derives
+    with slimgrad.attach(model := chain(nn.ReLU()), min_bytes=64) as session:
+        gradients(model(X).sum(), model)
+        assert "derived" in session.report().by_module()["2"].codecs
+    with slimgrad.attach(model := chain(nn.ReLU()), policy=Recompute(), min_bytes=64) as session:
+        gradients(model(X).sum(), model)
+        assert all("derived" not in sums.codecs for sums in session.report().by_module().values())
+
+
+def test_a_norm_with_running_statistics_is_not_derived_from():
+    model = chain(nn.ReLU())
+    model[1].eval()
+    with attached(model) as session:
+        gradients(model(X).sum(), model)
+        assert stored_at(session)["2"] > 0
