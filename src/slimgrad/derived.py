@@ -212,9 +212,8 @@ def _norm(function: Callable[..., torch.Tensor], shape_name: str) -> Callable[[C
     """Return the step of a norm over (input, shape, weight, bias, eps)."""
 
     def step_of(call: Call) -> Step | None:
-        shape, weight, bias, eps = (
-            call.argument(*where) for where in ((1, shape_name), (2, "weight"), (3, "bias"), (4, "eps", 1e-5))
-        )
+        shape, weight, bias = (call.argument(*at) for at in ((1, shape_name), (2, "weight"), (3, "bias")))
+        eps = call.argument(4, "eps", 1e-5)
         constants = [constant for constant in (weight, bias) if constant is not None]
         if not all(constant.is_leaf for constant in constants):
             return None

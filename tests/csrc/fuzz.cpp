@@ -3,6 +3,7 @@
 //
 //   fuzz [rounds per decoder, 100000 if not given]
 #include <cstdint>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -221,13 +222,16 @@ void add_nested(std::vector<Subject>& subjects, int32_t dtype, int64_t n, int64_
     for (size_t i = 0; i < bytes.size(); i += 4) halves.insert(halves.end(), {bytes[i + 2], bytes[i + 3]});
     bytes = halves;
   }
+  std::vector<float> edges(static_cast<size_t>(channels));
+  for (float& edge : edges) edge = random_below(8) ? static_cast<float>(random_below(4000)) / 1000.0f - 2.0f : NAN;
+  const bool has_edges = random_below(2);
   add(subjects, {"nested",
                  std::to_string(n) + " values, dtype " + std::to_string(dtype) + ", channels " + std::to_string(channels) +
                      ", options " + std::to_string(options) + ", rel " + std::to_string(rel),
                  bytes, false,
                  [=](uint8_t* out, int64_t capacity, int threads) {
-                   return slimgrad_pack_nested(bytes.data(), n, dtype, channels, 5, apart, options, rel, 0.0, out, capacity,
-                                               threads);
+                   return slimgrad_pack_nested(bytes.data(), n, dtype, channels, 5, apart, options, rel, 0.0,
+                                               has_edges ? edges.data() : nullptr, out, capacity, threads);
                  },
                  [=](const uint8_t* data, int64_t nbytes, void* out, int threads) {
                    return slimgrad_unpack_nested(data, nbytes, out, n, dtype, threads);

@@ -1,0 +1,69 @@
+"""A centred code with edges: every value comes back on its side of its channel's edge, within the bound."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from kernel_sources import Kernels, every_source, room
+
+from slimgrad.kernels import reference
+from slimgrad.kernels.reference.nested_choice import NestedWish
+
+LAYOUTS = {"channels first": (7, 300), "channels last": (7, 1), "one channel": (1, 1), "many channels last": (600, 1)}
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def coded(kernels, x: torch.Tensor, wish: NestedWish, edges: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    payload = room(x.numel() * 5 + 8192)
+    payload = payload[: kernels.pack_nested(x, wish, payload, edges)]
+    restored = torch.full_like(x, 77.0)
+    kernels.unpack_nested(payload, restored)
+    return payload, restored
+
+
+def values(layout: str) -> tuple[torch.Tensor, torch.Tensor, tuple[int, int]]:
+    """Return values whose channels differ in mean and scale, the channel of each, and how channels lie in memory."""
+    channels, inner = LAYOUTS[layout]
+    generator = torch.Generator().manual_seed(0)
+    n = channels * inner * max(1, 16800 // (channels * inner))
+    channel = torch.arange(n) // inner % channels
+    mean, scale = torch.randn(2, channels, generator=generator)
+    return torch.randn(n, generator=generator) * scale.abs()[channel] + mean[channel], channel, (channels, inner)
+
+
+@every_source
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("rel", [0.01, 0.3, 1.0, 2.0])
+def test_values_come_back_on_their_side_of_the_edge(source, layout, dtype, rel):
+    x, channel, form = values(layout)
+    x = x.to(dtype)
+    edges = torch.linspace(-2.0, 2.0, form[0])
+    wish = NestedWish(*form, True, True, rel, 0.0)
+    payload, restored = coded(Kernels(source), x, wish, edges)
+    expected, _ = coded(reference, x, wish, edges)
+    assert torch.equal(payload, expected)
+    grain = torch.finfo(dtype).eps * 4  # what lies so near to the edge may be rounded to either side
+    clear = (x.float() - edges[channel]).abs() > grain * (1.0 + x.float().abs())
+    assert torch.equal((restored.float() > edges[channel])[clear], (x.float() > edges[channel])[clear])
+    rms = torch.stack([x[channel == c].float().std(correction=0) for c in range(form[0])])
+    assert float(((restored.float() - x.float()).abs() / rms[channel]).max()) < rel * 1.3  # the RMS is that of a sample
+
+
+@every_source
+def test_without_a_number_an_edge_is_left_out(source):
+    x, _, form = values("channels last")
+    wish = NestedWish(*form, True, False, 0.5, 0.0)
+    plain, _ = coded(Kernels(source), x, wish, torch.full((form[0],), float("nan")))
+    far, _ = coded(Kernels(source), x, wish, torch.full((form[0],), 1e30))
+    assert torch.equal(plain, far)
+    moved, _ = coded(Kernels(source), x, wish, torch.full((form[0],), 0.1))
+    assert not torch.equal(plain, moved)
+
+
+@every_source
+def test_codes_that_keep_signs_mind_no_edges(source):
+    x, _, form = values("channels last")
+    wish = NestedWish(*form, False, False, 0.5, 0.0)
+    plain, _ = coded(Kernels(source), x, wish, None)
+    assert torch.equal(plain, coded(Kernels(source), x, wish, torch.full((form[0],), 0.1))[0])
