@@ -11,7 +11,8 @@ share of the gradients' energy, over all parameters.
     and by layer     it is scaled until, besides, no layer's own error is above four times that, as Noise promises
 
 `Noise` learns in a run of as many steps, once for each target; what is scaled is all of its bounds at once. It is there
-twice: with its limit on single layers, and without, since no other scheme has one.
+with its limit on single layers, and without, since no other scheme has one; and of all tensors also with what follows
+from others stored too ("all stored"), as every other scheme has it. Its rows come from a session that runs the step.
 
 All schemes code the same set of tensors: the inputs of convolutions, which is what COMET covers, and then those of
 linear layers and batch norms as well, which is what AC-GC covers. AC-GC runs with its own quantiser (`acgc`) and with
@@ -22,9 +23,11 @@ restored values up to the bound zero. A code that does not keep signs pays a bit
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,13 +38,14 @@ from torch import nn
 
 import slimgrad
 from slimgrad import AcGc, Comet, Exact, Noise, Relative, codecs
+from slimgrad.bounds.base import Fixed, Site, State, site_of
 from slimgrad.codecs import Acgc, Codec, Nested
 from slimgrad.codecs.base import Bound
 from slimgrad.consumers import BATCH_NORM, CONV, LINEAR
 from slimgrad.lab import machine, models, rivals
 from slimgrad.lab.data import Images, batches, fashion_mnist
 from slimgrad.lab.recorded import SmallNet
-from slimgrad.lab.replay import CONVS, LAYERS, NORMS, Recorded, Step, record, replay
+from slimgrad.lab.replay import CONVS, LAYERS, NORMS, Recorded, Step, compared, gradients_of, record, replay
 
 SETS = {"conv": ("conv",), "conv, linear, norm": ("conv", "linear", "norm")}
 ROLES = {"conv": CONV, "linear": LINEAR, "norm": BATCH_NORM}
@@ -53,6 +57,19 @@ CAPS = (4.0, math.inf)  # of Noise: with its limit per layer, and without any, a
 LIMITS = {"": math.inf, " and by layer": 4.0}  # x the target: what the worst layer's own error may be
 
 
+@dataclass(frozen=True, slots=True)
+class Learnt(Fixed):
+    """What a bound has learnt of every site, times a factor."""
+
+    rels: tuple[tuple[Site, float], ...]
+    derives: bool
+    factor: float = 1.0
+
+    def at(self, site: Site, state: State) -> Exact | Relative:  # pyright: ignore[reportIncompatibleMethodOverride]
+        rel = dict(self.rels).get(site, 0.0) * self.factor
+        return Relative(rel) if rel else Exact()
+
+
 class Scheme(NamedTuple):
     """A way to set bounds. `bounds(scale, words, step)` gives one for each tensor, with its parameter times `scale`."""
 
@@ -61,6 +78,7 @@ class Scheme(NamedTuple):
     parameter: str
     value: float  # of the parameter, as published
     bounds: Callable[[float, tuple[str, ...], Step], Callable[[Recorded], Bound]]
+    learnt: Learnt | None = None  # bounds of a session, instead
 
 
 class Row(NamedTuple):
@@ -128,6 +146,8 @@ def _coded_by_sz3(tensor: torch.Tensor, eps: float) -> tuple[int, torch.Tensor]:
 def measure(step: Step, tensors: str, scheme: Scheme, value: float, target: str) -> Row:
     """Code the tensors under the scheme's bounds and run the step again."""
     words = SETS[tensors]
+    if scheme.learnt is not None:
+        return in_session(step, tensors, scheme, replace(scheme.learnt, factor=value), target)
     bound_of = scheme.bounds(value, words, step)
     nbytes, restored, raw = 0, {}, 0
     for recorded in step.tensors:
@@ -135,6 +155,18 @@ def measure(step: Step, tensors: str, scheme: Scheme, value: float, target: str)
             size, restored[recorded.site] = coded(recorded, scheme.codec, bound_of(recorded))
             nbytes, raw = nbytes + size, raw + recorded.tensor.nbytes
     parameter, errors = f"{scheme.parameter}={value:.3g}", replay(step, restored)
+    return Row(tensors, target, scheme.name, scheme.codec, parameter, nbytes, raw / nbytes, errors.noise, errors.worst)
+
+
+def in_session(step: Step, tensors: str, scheme: Scheme, bound: Learnt, target: str) -> Row:
+    """Run the step in a session under learnt bounds."""
+    words = SETS[tensors]
+    with slimgrad.attach(step.model, bound=bound, rules=_rest_exact(step.model, words), min_bytes=0) as session:
+        errors = compared(step, gradients_of(step.model, step.loss))
+        roles = session.report().by_role()
+    nbytes = sum(sums.nbytes_out for role, sums in roles.items() if role in {ROLES[word].name for word in words})
+    raw = sum(recorded.tensor.nbytes for recorded in step.tensors if recorded.word in words)
+    parameter = f"{scheme.parameter}={bound.factor:.3g}"
     return Row(tensors, target, scheme.name, scheme.codec, parameter, nbytes, raw / nbytes, errors.noise, errors.worst)
 
 
@@ -207,25 +239,21 @@ class Setup(NamedTuple):
         return list(batches(fashion_mnist("train"), self.batch, self.steps + 1, self.seed))
 
 
-def noise_scheme(setup: Setup, step: Step, words: tuple[str, ...], e2: float, cap: float) -> Scheme:
+def noise_scheme(setup: Setup, words: tuple[str, ...], e2: float, cap: float, derives: bool) -> Scheme:
     """Return the bounds that Noise(e2) has learnt by the end of the training, as a scheme that scales them."""
     model = setup.build()
-    rules = {path: Exact() for path, module in model.named_modules() if _word(module) not in (None, *words)}
-    bound = Noise(e2, every=10, cap=cap)
-    with slimgrad.attach(model, bound=bound, rules=rules, min_bytes=0) as session:
+    bound, policy = Noise(e2, every=10, cap=cap), slimgrad.Compress(derive=derives)
+    rules = _rest_exact(model, words)
+    with slimgrad.attach(model, bound=bound, rules=rules, policy=policy, min_bytes=0) as session:
         setup.train(model)
-        state = session.state_dict()["bounds"][repr(bound)]
-    entries = list(state["sites"].values())
-    chosen = [recorded for recorded in step.tensors if recorded.word in words]
-    if [entry["numel"] for entry in entries] != [recorded.tensor.numel() for recorded in chosen]:
-        raise RuntimeError(f"expected the {len(chosen)} recorded tensors, got {len(entries)} others in the session")
-    rel_of = {recorded.site: entry["rel"] for recorded, entry in zip(chosen, entries, strict=True)}
+        sites = session.state_dict()["bounds"][repr(bound)]["sites"]
+    learnt = Learnt(tuple((site_of(key), entry["rel"]) for key, entry in sites.items()), derives)
+    name = f"Noise({e2:g}{'' if cap < math.inf else ', cap=inf'}){'' if derives or 'norm' not in words else ', all stored'}"
+    return Scheme(name, "nested", "x its rel", 1.0, lambda *_: lambda _: Exact(), learnt)
 
-    def bounds(value: float, words: tuple[str, ...], step: Step) -> Callable[[Recorded], Bound]:
-        return lambda recorded: Relative(value * rel_of[recorded.site]) if rel_of[recorded.site] else Exact()
 
-    name = f"Noise({e2:g})" if cap < math.inf else f"Noise({e2:g}, cap=inf)"
-    return Scheme(name, "nested", "x its rel", 1.0, bounds)
+def _rest_exact(model: nn.Module, words: tuple[str, ...]) -> dict[str, Exact]:
+    return {path: Exact() for path, module in model.named_modules() if _word(module) not in (None, *words)}
 
 
 def _word(module: nn.Module) -> str | None:
@@ -244,8 +272,8 @@ def run(setup: Setup, console: Console) -> list[Row]:
                 rows += [start, *(row for target in TARGETS for row in at_noise(step, tensors, scheme, start, target))]
                 console.print(f"{tensors}: {scheme.name} ({scheme.codec})", style="dim")
         for target in TARGETS:
-            for cap in CAPS:
-                scheme = noise_scheme(setup, step, words, target, cap)
+            for cap, derives in itertools.product(CAPS, (True, False) if "norm" in words else (False,)):
+                scheme = noise_scheme(setup, words, target, cap, derives)
                 start = measure(step, tensors, scheme, scheme.value, AS_PUBLISHED)
                 rows += [start, *at_noise(step, tensors, scheme, start, target)]
                 console.print(f"{tensors}: {scheme.name}", style="dim")

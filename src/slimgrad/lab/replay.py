@@ -5,6 +5,7 @@
     step.tensors                              inputs of convolutions, linear layers and batch norms, each storage once,
                                               but for the batch itself
     replay(step, {site: restored, ...})       what errors in these do to the gradients, in all and by layer
+    compared(step, gradients)                 the same of gradients that somebody else has computed in this step
 
 Saved tensors are replaced where a convolution, linear layer or batch norm reads them. A ReLU that saved the same
 storage keeps its exact signs, as it does in a session. This is a laboratory: it holds all tensors of the step at once,
@@ -81,7 +82,7 @@ def record(model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer | None
         seen[x.untyped_storage().data_ptr()][-1].follow(y)
 
     with _around_layers(model, before, after):
-        gradients = _gradients(model, loss)
+        gradients = gradients_of(model, loss)
     tensors, readings = [], []
     for order, calls in enumerate(seen.values()):
         if calls[0].x.grad_fn is None:
@@ -121,7 +122,12 @@ def replay(step: Step, restored: Mapping[Site, torch.Tensor]) -> Replayed:
         running.pop()
 
     with _around_layers(step.model, before, after), saved_tensors_hooks(pack, unpack):
-        gradients = _gradients(step.model, step.loss)
+        gradients = gradients_of(step.model, step.loss)
+    return compared(step, gradients)
+
+
+def compared(step: Step, gradients: list[torch.Tensor]) -> Replayed:
+    """Return how far gradients of the step's loss are from its own."""
     pairs = zip(gradients, step.gradients, strict=True)
     errors = _by_layer(step.model, [ours.double() - exact.double() for ours, exact in pairs])
     energies = step.layers
@@ -197,7 +203,8 @@ def _site_reading(site: Site, order: int, x: torch.Tensor, readers: list[Reader]
     return SiteReading(site, "", order, x.numel(), x.nbytes, 0.0, 0.0, rms, density, readers=tuple(readers))
 
 
-def _gradients(model: nn.Module, loss: Loss) -> list[torch.Tensor]:
+def gradients_of(model: nn.Module, loss: Loss) -> list[torch.Tensor]:
+    """Return the gradients of all parameters that get one; they are also in .grad."""
     model.zero_grad(set_to_none=True)
     loss().backward()
     return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
