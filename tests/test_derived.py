@@ -155,3 +155,27 @@ def test_errors_are_measured_where_they_arrive(activation, monkeypatch):
         rel = 0.02 if layer != "1" else 0.1  # which two parts of one error reach, and what they have in common
         assert found[layer] == pytest.approx(true, rel=rel), layer
         assert true > 0
+
+
+def test_values_that_change_their_places_are_not_derived():
+    torch.manual_seed(0)
+    norm, last = nn.LayerNorm(16), nn.Linear(16, 4)
+    turned = Calls(lambda x: last(F.silu(norm((x * 1.0).transpose(1, 2)))), norm=norm, last=last)
+    x = torch.randn(8, 16, 16, requires_grad=True)
+    turned_between = Calls(lambda x: last(norm(F.silu(x * 1.0).transpose(1, 2))), norm=norm, last=last)
+    for model in (turned, turned_between):
+        with attached(model, Promise(0.01)):
+            slim = gradients(model(x).square().sum(), x, model)
+        plain = gradients(model(x).square().sum(), x, model)
+        for ours, exact in zip(slim, plain, strict=True):
+            assert float((ours - exact).norm() / exact.norm()) < 0.05
+
+
+def test_part_of_a_storage_is_not_taken_for_the_whole():
+    model = chain(nn.ReLU())
+    half = Calls(lambda x: model[3](F.relu(model[1](model[0](x))[:2])), model=model)
+    with attached(half, Promise(0.01)):
+        slim = gradients(half(X).square().sum(), model[0].weight, model[1], model[3])
+    plain = gradients(half(X).square().sum(), model[0].weight, model[1], model[3])
+    for ours, exact in zip(slim, plain, strict=True):
+        assert float((ours - exact).norm() / exact.norm()) < 0.05

@@ -106,12 +106,13 @@ class Derived:
 class Making:
     """One call of a function whose result can be derived."""
 
-    __slots__ = ("bound", "call", "from_input")
+    __slots__ = ("bound", "call", "from_input", "layout")
 
     def __init__(self, call: Call, bound: object) -> None:
-        self.call, self.bound = call, bound
+        self.call, self.bound, self.layout = call, bound, layout_of(call.args[0])
         found = derivation_of(call.args[0])  # now: the call may change it in place
-        self.from_input = found if found is not None and found.bound == bound else None
+        is_whole = found is not None and (found.bound, found.layout) == (bound, self.layout)
+        self.from_input = found if is_whole else None
 
     @property
     def is_batch_norm(self) -> bool:
@@ -144,16 +145,16 @@ class Making:
         step = affine if self.is_batch_norm else STEPS[self.call.function](self.call)
         if step is None or not _is_plain(result) or not fills(result, result.untyped_storage().nbytes()):
             return
-        layout = layout_of(result)
+        if layout_of(result) != self.layout:  # values lie elsewhere in memory than those they are made from
+            return
         if self.from_input is not None:
             derivation = self.from_input.then(step, self.call.function in KEEP_SIGN)
         elif stored is not None and self.call.function not in ONLY_AFTER:
             edges = None if affine is None else affine.edges
-            derivation = Derivation(weakref.ref(stored), (step,), layout, edges, self.bound)
+            derivation = Derivation(weakref.ref(stored), (step,), self.layout, edges, self.bound)
         else:
             return
-        if derivation.layout == layout:
-            setattr(result.untyped_storage(), NOTE, derivation._replace(version=result._version))
+        setattr(result.untyped_storage(), NOTE, derivation._replace(version=result._version))
 
 
 class Affine(NamedTuple):

@@ -67,3 +67,12 @@ def test_codes_that_keep_signs_mind_no_edges(source):
     wish = NestedWish(*form, False, False, 0.5, 0.0)
     plain, _ = coded(Kernels(source), x, wish, None)
     assert torch.equal(plain, coded(Kernels(source), x, wish, torch.full((form[0],), 0.1))[0])
+
+
+@pytest.mark.parametrize("edge", [0.0, 0.25, 0.5, 1.0])
+@pytest.mark.parametrize("rel", [0.05, 0.2, 0.35, 0.5])
+def test_an_edge_takes_a_fifth_of_a_bit_at_most(rel, edge):
+    x = torch.randn(1 << 18, generator=torch.Generator().manual_seed(0))
+    wish = NestedWish(1, 1, True, True, rel, 0.0)
+    without, within = (coded(Kernels("portable"), x, wish, edges)[0] for edges in (None, torch.tensor([edge])))
+    assert 8 * (within.numel() - without.numel()) <= 0.21 * x.numel()
