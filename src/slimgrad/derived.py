@@ -12,9 +12,9 @@ Note [What it needs]. A bound that promises something about gradients (bounds th
 x arrives scaled by the norm's weight: nobody has promised how large that is beside the values themselves. It is
 measured like every other error of x (measure.py). Recompute (recipes.py) does the same with every bit.
 
-Note [Signs]. What ReLU lets through must not depend on rounding: at the steps that a noise budget allows, a tenth of the
-values would change their sign. So x is coded after its batch norm has run, when mean and deviation are known, in steps
-of which one ends where the norm's result is zero ("edges"): no bin has values on both sides, and signs come back.
+Note [Signs]. What ReLU lets through must not depend on rounding: at the steps that a noise budget allows, a tenth of
+the values would change their sign. So x is coded after its batch norm has run, when mean and deviation are known, in
+steps of which one ends where the norm's result is zero ("edges"): no bin has values on both sides, signs come back.
 
 Note [Who holds what]. The note on a storage holds the Stored of x weakly, for the result may outlive the graph. What is
 saved of the result holds it strongly, and with it the code that was there then: x may be coded anew for somebody else.
