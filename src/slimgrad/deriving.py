@@ -9,7 +9,7 @@ end(result)                it has returned, or raised: None
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,6 +21,9 @@ from slimgrad.roles import Need, Role
 from slimgrad.saved import Saved, Stored, find
 from slimgrad.shelf import Shelf
 
+if TYPE_CHECKING:
+    from slimgrad.session import Session
+
 
 class Deriver:
     """The calls of one thread whose results may be derived, one at a time."""
@@ -30,6 +33,14 @@ class Deriver:
         self._making: derived.Making | None = None
         self._put: Callable[[torch.Tensor | None], None] | None = None  # codes a batch norm's input, given edges
         self._deferred: Stored | None = None
+
+    @classmethod
+    def of(cls, session: Session) -> Deriver | None:
+        """Return a deriver for a thread of the session; None where neither policy nor bounds want one."""
+        attached = session.attached
+        wish = any(getattr(bound, "derives", False) for bound in (attached.bound, *attached.rules.values()))
+        may = getattr(session.policy, "derives", False) and session.planned is None
+        return cls(attached, session.shelf) if wish and may else None
 
     def begin(self, call: Call | None, path: str) -> None:
         """Begin a call; what it saves is at this path."""

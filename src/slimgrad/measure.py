@@ -231,7 +231,7 @@ class Meter:
         for site, exact in node.metadata.pop(EXACT, ()):
             for edge, (before, after) in enumerate(zip(exact, inputs, strict=True)):
                 if before is not None and after is not None:
-                    self._add_error(node, edge, site, after - before)
+                    self._add_error(node, edge, site, _minus(after, before, outputs))
         for stored, slots in read_by(node):
             if stored.probe.wants_readers:
                 found = read(node, slots[0][1].size, inputs, outputs, self._names)
@@ -307,10 +307,21 @@ def read_by(node: Any) -> list[tuple[Stored, list[tuple[str, Saved]]]]:
     return list(found.values())
 
 
+def _minus(after: torch.Tensor, before: torch.Tensor, others: Grads) -> torch.Tensor:
+    """Return after - before, in the memory of `before` where that is nobody else's."""
+    all_of_them = [tensor for tensor in (before, after, *others) if tensor is not None]
+    if before.dtype != after.dtype or any(tensor.layout is not torch.strided for tensor in all_of_them):
+        return after - before
+    if before.untyped_storage().data_ptr() in {tensor.untyped_storage().data_ptr() for tensor in all_of_them[1:]}:
+        return after - before
+    return torch.sub(after, before, out=before)
+
+
 def _difference(node: Any, slot: str, stored: Stored, saved: Saved) -> torch.Tensor:
+    saved.stored.held = None
     restored = getattr(node, f"_saved_{slot}").detach()
     with _exactly(stored, [saved]):
-        return restored - getattr(node, f"_saved_{slot}").detach()
+        return restored.sub_(getattr(node, f"_saved_{slot}").detach())  # it was decoded for us alone
 
 
 @contextlib.contextmanager

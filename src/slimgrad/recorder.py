@@ -38,12 +38,14 @@ from torch._C import _is_tracing as is_tracing  # pyright: ignore[reportAttribut
 from torch._C import _len_torch_function_stack as n_modes  # pyright: ignore[reportAttributeAccessIssue]
 from torch._C import _pop_torch_function_stack as pop_mode  # pyright: ignore[reportAttributeAccessIssue]
 from torch._C import _push_on_torch_function_stack as push_mode  # pyright: ignore[reportAttributeAccessIssue]
+from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
 
-from slimgrad import derived, recipes
+from slimgrad import recipes
 from slimgrad.attached import has_ended, storages_of
 from slimgrad.coder import Coder, Remembered
 from slimgrad.consumers import COMPOSITES, EXACTLY, Call, role_of
+from slimgrad.derived import FUNCTIONS
 from slimgrad.deriving import Deriver
 from slimgrad.errors import ConfigError
 from slimgrad.ledger import BUFFER, INPUT, PARAMETER, SMALL
@@ -77,8 +79,7 @@ class Recorder(TorchFunctionMode):
         self.tuning, self.min_bytes = session.tuning, session.min_bytes
         self.moves_exact = getattr(session.policy, "moves_exact", False)
         self.makes_again = getattr(session.policy, "makes_again", False)
-        derives = getattr(session.policy, "derives", False) and session.planned is None
-        self.deriver = Deriver(session.attached, session.shelf) if derives else None
+        self.deriver = Deriver.of(session)
         self.hooks = (self.pack, self.unpack)
         self.is_on = False
         self.n_paused = 0
@@ -107,7 +108,7 @@ class Recorder(TorchFunctionMode):
                 if known is not None:
                     recipes.note(known, func, args, kwargs, result)
                 return result
-            if self.deriver is not None and func in derived.FUNCTIONS and self.function is not None:
+            if self.deriver is not None and not is_compiling() and func in FUNCTIONS and self.function is not None:
                 return self.deriver.run(Call(func, args, kwargs), self.path)
             return func(*args, **kwargs) if kwargs else func(*args)
         finally:

@@ -54,7 +54,7 @@ def to_disk(directory, **options) -> Swap:
 @pytest.mark.parametrize("bound", BOUNDS, ids=repr)
 @pytest.mark.parametrize("name", ["resnet18", "gpt"])
 def test_gradients_are_those_of_the_in_memory_policy(name, bound, tmp_path):
-    expected = train(name, 3, bound, Compress())
+    expected = train(name, 3, bound, Compress(derive=False))
     for way in WAYS:
         assert same(train(name, 3, bound, to_disk(tmp_path, **way)), expected), way
     assert os.listdir(tmp_path) == []
