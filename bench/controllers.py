@@ -37,6 +37,10 @@ class Follower(Fixed):
     bound: Any
     leader: list[Session] = field(default_factory=list)
 
+    @property
+    def derives(self) -> bool:
+        return getattr(self.bound, "derives", False)
+
     def at(self, site: Site, state: State) -> RoleBound:
         return self.bound.at(site, self.leader[0].tuning.states[self.bound])
 

@@ -248,7 +248,8 @@ def noise_scheme(setup: Setup, words: tuple[str, ...], e2: float, cap: float, de
         setup.train(model)
         sites = session.state_dict()["bounds"][repr(bound)]["sites"]
     learnt = Learnt(tuple((site_of(key), entry["rel"]) for key, entry in sites.items()), derives)
-    name = f"Noise({e2:g}{'' if cap < math.inf else ', cap=inf'}){'' if derives or 'norm' not in words else ', all stored'}"
+    stores_all = "norm" in words and not derives
+    name = f"Noise({e2:g}{'' if cap < math.inf else ', cap=inf'}){', all stored' if stores_all else ''}"
     return Scheme(name, "nested", "x its rel", 1.0, lambda *_: lambda _: Exact(), learnt)
 
 
