@@ -349,3 +349,27 @@ def test_wrong_caps_say_what_to_type(cap):
 def test_wrong_budgets_say_what_to_type(e2):
     with pytest.raises(ConfigError, match=r"write Noise\(0\.05\)"):
         Noise(e2)
+
+
+def test_an_audit_says_nothing_of_layers_before_every_error_was_measured():
+    bound = Noise(0.05)
+    one = bound.update(bound.start(), reading(1, 1e-5))
+    both = bound.update(one, reading(2, 1e-5, rel_of(bound, FIRST, one)))
+    new = replace(site_reading(("conv3", 1)), rel=START)
+    partly = bound.update(both, Reading(3, 1.0, (new,), layers={"conv1": 0.5, "conv2": 0.5}))
+    for state, learns in ((both, True), (partly, False)):
+        after = bound.audited(state, 0.01, {"conv1": 0.1, "conv2": 1e-5}, 3)
+        assert (after["spreads"].get("conv1") != state["spreads"].get("conv1")) is learns
+
+
+def test_an_audit_that_finds_many_times_nothing_changes_no_bound_by_much():
+    bound = Noise(0.05)
+    state = bound.start()
+    for step in range(1, 8):
+        rel = rel_of(bound, FIRST, state)
+        state = bound.update(state, reading(step, 1e-9 * (rel / START) ** 2, rel))
+    load = state["loads"]["conv1"]
+    after = bound.audited(state, bound.noise(state), {"conv1": 1000 * load, "conv2": load}, 8)
+    assert 1000 * load < 0.001 * bound.cap * bound.e2
+    assert after["spreads"]["conv1"] <= state["spreads"]["conv1"]
+    assert rel_of(bound, FIRST, after) >= rel_of(bound, FIRST, state)
