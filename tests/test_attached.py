@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import re
 import sys
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from slimgrad import Exact, Relative
-from slimgrad.attached import Attached, has_ended, storages_of
+from slimgrad.attached import Attached, has_ended, storages_of, tensors_in
 from slimgrad.errors import ConfigError
 
 
@@ -95,3 +96,18 @@ def test_a_frame_that_runs_has_not_ended():
     assert not has_ended(sys._getframe())
     assert has_ended(ended())
     assert not has_ended(None)
+
+
+@dataclasses.dataclass
+class Given:
+    x: torch.Tensor
+    rest: object
+
+
+def test_tensors_are_found_in_whatever_models_take_and_return():
+    x, y, z = (torch.ones(1) for _ in range(3))
+    found = list(tensors_in([x, {"y": (y, None, "text")}, Given(z, 3), Given]))
+    assert [id(tensor) for tensor in found] == [id(x), id(y), id(z)]
+    endless = []
+    endless.append(endless)
+    assert list(tensors_in(endless)) == []

@@ -5,6 +5,7 @@ Modules are held weakly: a session does not keep a model alive, and ends when th
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from slimgrad.errors import ConfigError
 from slimgrad.origins import PLAIN_TYPES
 
 functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+MAX_DEPTH = 4  # of nested arguments and results
 _attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # roots of all sessions
 
 
@@ -135,10 +137,10 @@ def has_ended(caller: FrameType | None) -> bool:
 
 
 def storages_of(values: Any) -> set[torch.UntypedStorage]:
-    """Return the storages of the plain tensors in nested lists and dicts that autograd did not make."""
+    """Return the storages of the plain tensors in nested values that autograd did not make."""
     return {
         tensor.untyped_storage()
-        for tensor in _tensors(values, depth=4)
+        for tensor in tensors_in(values)
         if tensor.grad_fn is None and type(tensor) in PLAIN_TYPES and _has_storage(tensor)
     }
 
@@ -147,14 +149,17 @@ def _has_storage(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not functorch.is_functorch_wrapped_tensor(tensor)
 
 
-def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
+def tensors_in(value: Any, depth: int = MAX_DEPTH) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested lists, dicts and dataclasses."""
     if isinstance(value, torch.Tensor):
         yield value
     elif depth and isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors(item, depth - 1)
-    elif depth and isinstance(value, (dict, Mapping)):  # asked last: an abstract class takes long to answer
-        yield from _tensors(list(value.values()), depth)
+            yield from tensors_in(item, depth - 1)
+    elif depth and isinstance(value, (dict, Mapping)):  # asked late: an abstract class takes long to answer
+        yield from tensors_in(list(value.values()), depth)
+    elif depth and dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from tensors_in([getattr(value, field.name, None) for field in dataclasses.fields(value)], depth)
 
 
 def _matches(path: str, pattern: str) -> bool:

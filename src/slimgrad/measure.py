@@ -21,14 +21,14 @@ own parameters cost nothing more and are told apart, and so is what each does to
 a batch norm's error has a part along its own input, which the convolution before it turns into a weight gradient
 without any cancellation, and a depthwise one hands it on to the norm before.
 
-Note [What a measurement keeps alive]. The original belongs to the Stored, and so to the graph; hooks hold no tensors
-and no nodes, only this meter. Where no site is named, originals are kept up to QUOTA of the bytes seen so far.
+Note [What a measurement keeps alive]. The original belongs to the Stored, and so to the graph; hooks hold this meter,
+and no tensors but the parameter that they are on. Where no site is named, originals are kept up to QUOTA of the bytes
+seen so far.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,6 +38,7 @@ from typing import Any
 
 import torch
 
+from slimgrad.attached import tensors_in
 from slimgrad.bounds.base import (
     NEGLIGIBLE,
     NOTHING,
@@ -193,7 +194,7 @@ class Meter:
 
     def _new_nodes(self, result: Any) -> Iterator[Any]:
         seen, now = f"{SEEN} {id(self)}", self._measurement  # a parameter's own node may outlive a measurement
-        stack: list[Any] = [tensor.grad_fn for tensor in _tensors(result)]
+        stack: list[Any] = [tensor.grad_fn for tensor in tensors_in(result)]
         while stack:
             node = stack.pop()
             if node is None or node.metadata.get(seen) == now:
@@ -379,15 +380,3 @@ def _rms_and_density(tensor: torch.Tensor) -> tuple[float, float]:
     n_nonzero = int(tensor.count_nonzero())
     rms = math.sqrt(float(energy(tensor)) / n_nonzero) if n_nonzero else 0.0
     return rms, n_nonzero / max(1, tensor.numel())
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _tensors(list(value.values()))
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield from _tensors([getattr(value, field.name) for field in dataclasses.fields(value)])

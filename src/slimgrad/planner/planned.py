@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from slimgrad.attached import tensors_in
 from slimgrad.errors import ConfigError
 from slimgrad.ledger import Sums
 from slimgrad.planner.budget_size import used_now
@@ -44,7 +45,7 @@ class _Loss(nn.Module):
     """Stands for the criterion: a log-softmax and its gradient are what most losses add to the peak."""
 
     def forward(self, output: Any, target: object) -> torch.Tensor:
-        outputs = [value for value in _tensors(output) if value.is_floating_point() and value.requires_grad]
+        outputs = [value for value in tensors_in(output) if value.is_floating_point() and value.requires_grad]
         return torch.stack([torch.log_softmax(value, -1).sum() for value in outputs]).sum()
 
 
@@ -95,7 +96,7 @@ class Planned:
 
     def before_forward(self, session: Session, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Plan where there is something to plan from: new shapes, a first measured step, ratios that drifted."""
-        key = [list(tensor.shape) for tensor in _tensors(args)]
+        key = [list(tensor.shape) for tensor in tensors_in(args)]
         self._session = weakref.ref(session)
         session.progress.begin_forward()
         if key != self._key:
@@ -281,11 +282,3 @@ class Planned:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.choices = {(path, number): choice for path, number, choice in state["choices"]}
         self._key, self._saved = None, dict(state)
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return [tensor for part in value for tensor in _tensors(part)] if isinstance(value, (list, tuple)) else []
