@@ -65,7 +65,6 @@ SET_EVERY = 5  # steps, while some sites wait for their turn
 ALARM = 1.2  # x what is aimed at: expected from here on, bounds are set anew at once
 ABSENT = 5  # steps until a site that did not run in its turn has another
 SURPRISE = 1.5  # x what was known of a site: from here on, its next turn comes sooner
-MATTERS = 1 / 100  # of e2, or of a layer's limit: what a site has to add for that
 RECENT = 2.5  # x every: a site that sat out a round was measured less long ago than this
 GONE = 5  # x every: a site that has not run for longer, in a layer frozen since, say, is new when it runs again
 UNSEEN = 1 / 100  # of e2: what a site may add elsewhere although it did not when its error was last followed
@@ -213,21 +212,13 @@ class Noise:
         wanted = {site_key(one.site) for one in reading.sites if one.rms or one.density < 1.0}
         for key, entry in sites.items():
             if key in wanted:
-                is_surprise = key in known and self._is_surprise(known[key], entry)
+                is_surprise = key in known and noise_of(entry) > SURPRISE * noise_of(known[key])
                 entry["due"] = self._next_round(reading.step)
                 if reading.step >= self.every and not is_surprise:
                     entry["due"] += self.every
                 entry["fresh"] = entry["fresh"] and not is_surprise
             elif key not in seen and entry["due"] <= reading.step:
                 entry["due"] = reading.step + ABSENT  # it did not run: others first
-
-    def _is_surprise(self, before: State, now: State) -> bool:
-        """Return whether a site adds much more than was known of it, and enough to matter, in all or to a layer."""
-        if noise_of(now) <= SURPRISE * noise_of(before):
-            return False
-        layers, shares = shares_of({"": now})
-        most = max([0.0, *(share for layer, share in zip(layers, shares[:, 0], strict=True) if layer != ALL)])
-        return now["rel"] ** 2 * max(noise_of(now), most / self.cap) > MATTERS * self.e2
 
     def _most_doubtful_first(self, keys: Iterable[str], sites: Sites, step: int) -> list[str]:
         """Return the keys ordered by how much noise may travel since it was last followed; those never followed first.
