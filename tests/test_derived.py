@@ -179,3 +179,16 @@ def test_part_of_a_storage_is_not_taken_for_the_whole():
     plain = gradients(half(X).square().sum(), model[0].weight, model[1], model[3])
     for ours, exact in zip(slim, plain, strict=True):
         assert float((ours - exact).norm() / exact.norm()) < 0.05
+
+
+def test_flags_that_are_stored_and_values_that_are_derived_count_once():
+    model = chain(nn.Identity())
+    both = Calls(lambda x: model[3](y := model[1](model[0](x))).sum() + F.hardtanh(y).sum(), model=model)
+    turned = Calls(lambda x: F.hardtanh(y := model[1](model[0](x))).sum() + model[3](y).sum(), model=model)
+    for order in (both, turned):
+        with attached(order) as session:
+            gradients(order(X), model)
+            total = session.report().snapshot.total
+        nbytes = 4 * 8 * 144 * 4
+        assert total.coded_in == 2 * nbytes  # what the norm reads, and what it returns
+        assert total.coded_out > nbytes / 32

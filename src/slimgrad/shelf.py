@@ -91,9 +91,7 @@ class Shelf:
     def _put_as_tensor(self, stored: Stored, tensor: torch.Tensor, role: Role, plan: Plan, call: Call | None) -> None:
         """Do the same for every kind of need; the ledger forgets what this replaces."""
         start = perf_counter()
-        if stored.guard is not None:
-            owner = stored.shelf if isinstance(stored.shelf, Shelf) else self  # sessions may share a storage
-            owner._take_back(stored)
+        self._forget(stored)
         stored.shelf = self
         source = tensor.detach()
         part = self._part(stored, source, role, plan)
@@ -122,9 +120,10 @@ class Shelf:
 
     def put_derived(self, stored: Stored, tensor: torch.Tensor, role: Role, part: Part) -> None:
         """Note a tensor that is made from what is stored of another; see derived.py."""
+        self._forget(stored)
         stored.shelf, stored.name, stored.values = self, role.name, part
         stored.watch(tensor.detach())
-        self.ledger.record_pack(stored.path, role.name, part.codec.name, stored.nbytes, 0, 0.0)
+        self._note(stored, 0.0)
 
     def put_rebuilt(
         self, path: str, storage: torch.UntypedStorage, role: Role, site: tuple[str, int] | None = None
@@ -213,7 +212,7 @@ class Shelf:
         return values
 
     def _decode_whole(self, stored: Stored, part: Part) -> torch.Tensor:
-        if stored.is_derived:
+        if stored.is_derived and part is stored.values:
             return part.coder.decode(part.slot, self.buffers)  # pyright: ignore
         return outside_autocast(stored.decode, part, self.buffers)
 
@@ -311,8 +310,13 @@ class Shelf:
             codec, held = f"{flags.codec.name}+{codec}", held + flags.slot.nbytes
         self.ledger.record_pack(stored.site[0], stored.name, codec, sign * stored.nbytes, sign * held, seconds, sign)
 
+    def _forget(self, stored: Stored) -> None:
+        """Forget in the ledger what was stored so far: what comes next replaces it, or comes on top and counts both."""
+        if stored.guard is not None:
+            owner = stored.shelf if isinstance(stored.shelf, Shelf) else self  # sessions may share a storage
+            owner._take_back(stored)
+
     def _take_back(self, stored: Stored) -> None:
-        """Forget in the ledger what was stored so far."""
         if stored.flags is not None or stored.values is not None:
             self._note(stored, 0.0, -1)
         elif stored.guard is not None:  # nothing was needed of it so far
