@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from derived_scenes import X, attached, chain, saved_by, stored_at
-from scenes import Calls, gradients
+from derived_scenes import Promise, X, attached, chain, saved_by, stored_at
+from scenes import Calls, gradients, same
 from torch import nn
 from torch.nn import functional as F
 
@@ -73,3 +73,18 @@ def test_a_norm_with_running_statistics_is_not_derived_from():
     with attached(model) as session:
         gradients(model(X).sum(), model)
         assert stored_at(session)["2"] > 0
+
+
+def test_what_is_kept_exactly_may_be_derived_from_under_any_bound_that_derives():
+    with attached(model := chain(nn.ReLU()), rules={"1": slimgrad.Exact()}) as session:
+        slim = gradients(model(X).square().sum(), model)
+        assert stored_at(session)["2"] == 0
+    for ours, exact in zip(slim, gradients(model(X).square().sum(), model), strict=True):
+        torch.testing.assert_close(ours, exact, rtol=1e-4, atol=1e-3)
+    with attached(model, rules={"3": slimgrad.Exact()}):
+        slim = gradients(model(X).square().sum(), model[3])
+    assert same(slim, gradients(model(X).square().sum(), model[3]))
+    other = Promise(0.2)
+    with attached(model, rules={"3": other}) as session:
+        gradients(model(X).sum(), model)
+        assert stored_at(session)["2"] > 4 * 8 * 144 / 8

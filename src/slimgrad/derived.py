@@ -10,7 +10,8 @@ as the first. That is one value less of every pair, and one tensor less to code.
 
 Note [What it needs]. A bound that promises something about gradients (bounds that say so: `derives`), since an error in
 x arrives scaled by the norm's weight: nobody has promised how large that is beside the values themselves. It is
-measured like every other error of x (measure.py). Recompute (recipes.py) does the same with every bit.
+measured like every other error of x (measure.py), so both have to be under the same bound, unless x is kept exactly.
+Recompute (recipes.py) does the same with every bit.
 
 Note [Signs]. What ReLU lets through must not depend on rounding: at the steps that a noise budget allows, a tenth of
 the values would change their sign. So x is coded after its batch norm has run, when mean and deviation are known, in
@@ -56,6 +57,12 @@ class Derivation(NamedTuple):
 
     def then(self, step: Step, keeps_sign: bool) -> Derivation:
         return self._replace(steps=(*self.steps, step), edges=self.edges if keeps_sign else None)
+
+    def may_be_read_under(self, bound: object) -> bool:
+        """Return whether a reader under this bound may have it: one that derives, and knows of all errors in it."""
+        stored = self.source()
+        is_exact = stored is not None and stored.is_exact
+        return getattr(bound, "derives", False) and (is_exact or self.bound == bound)
 
     def part_for(self, role: Role) -> Part | None:
         """Return what to store of the result for this role; None where it has to be coded."""
@@ -111,8 +118,7 @@ class Making:
     def __init__(self, call: Call, bound: object) -> None:
         self.call, self.bound, self.layout = call, bound, layout_of(call.args[0])
         found = derivation_of(call.args[0])  # now: the call may change it in place
-        is_whole = found is not None and (found.bound, found.layout) == (bound, self.layout)
-        self.from_input = found if is_whole else None
+        self.from_input = found if found is not None and found.layout == self.layout else None
 
     @property
     def is_batch_norm(self) -> bool:

@@ -15,6 +15,7 @@ import torch
 
 from slimgrad import derived
 from slimgrad.attached import Attached
+from slimgrad.bounds import Exact
 from slimgrad.coder import Coder
 from slimgrad.consumers import BATCH_NORM, Call
 from slimgrad.roles import Need, Role
@@ -46,7 +47,7 @@ class Deriver:
         """Begin a call; what it saves is at this path."""
         self.end(None)
         bound = self._attached.bound_of(path)
-        if getattr(bound, "derives", False):
+        if getattr(bound, "derives", False) or isinstance(bound, Exact):
             self._making = derived.begin(call, bound)
 
     def run(self, call: Call, path: str) -> Any:
@@ -89,7 +90,7 @@ class Deriver:
         derivation = derived.derivation_of(tensor)
         if derivation is None and self._making is not None and role.need is Need.SIGN:
             derivation = self._making.clipped(tensor)
-        if derivation is None or derivation.bound != self._attached.bound_of(path):
+        if derivation is None or not derivation.may_be_read_under(self._attached.bound_of(path)):
             return None
         part, found = derivation.part_for(role), find(tensor, storage)
         if part is None or (found is not None and not isinstance(found, Stored)):
