@@ -11,8 +11,8 @@ share of the gradients' energy, over all parameters.
     and by layer     it is scaled until, besides, no layer's own error is above four times that, as Noise promises
 
 `Noise` learns in a run of as many steps, once for each target; what is scaled is all of its bounds at once. It is there
-with its limit on single layers, and without, since no other scheme has one; and of all tensors also with what follows
-from others stored too ("all stored"), as every other scheme has it. Its rows come from a session that runs the step.
+with its limit on single layers, and without, since no other scheme has one; and both also with what follows from others
+stored too ("all stored"), as every other scheme has it. Its rows come from a session that runs the step.
 
 All schemes code the same set of tensors: the inputs of convolutions, which is what COMET covers, and then those of
 linear layers and batch norms as well, which is what AC-GC covers. AC-GC runs with its own quantiser (`acgc`) and with
@@ -248,8 +248,7 @@ def noise_scheme(setup: Setup, words: tuple[str, ...], e2: float, cap: float, de
         setup.train(model)
         sites = session.state_dict()["bounds"][repr(bound)]["sites"]
     learnt = Learnt(tuple((site_of(key), entry["rel"]) for key, entry in sites.items()), derives)
-    stores_all = "norm" in words and not derives
-    name = f"Noise({e2:g}{'' if cap < math.inf else ', cap=inf'}){', all stored' if stores_all else ''}"
+    name = f"Noise({e2:g}{'' if cap < math.inf else ', cap=inf'}){'' if derives else ', all stored'}"
     return Scheme(name, "nested", "x its rel", 1.0, lambda *_: lambda _: Exact(), learnt)
 
 
@@ -273,7 +272,7 @@ def run(setup: Setup, console: Console) -> list[Row]:
                 rows += [start, *(row for target in TARGETS for row in at_noise(step, tensors, scheme, start, target))]
                 console.print(f"{tensors}: {scheme.name} ({scheme.codec})", style="dim")
         for target in TARGETS:
-            for cap, derives in itertools.product(CAPS, (True, False) if "norm" in words else (False,)):
+            for cap, derives in itertools.product(CAPS, (True, False)):
                 scheme = noise_scheme(setup, words, target, cap, derives)
                 start = measure(step, tensors, scheme, scheme.value, AS_PUBLISHED)
                 rows += [start, *at_noise(step, tensors, scheme, start, target)]
