@@ -33,7 +33,7 @@ class Net(NamedTuple):
 
 NETS = {
     "resnet18": Net("cifar10", 32, 64, {"width": 0.25, "stem": "small", "classes": 10}),
-    "vgg16_bn": Net("cifar10", 32, 64, {"width": 0.25, "classes": 10}),
+    "vgg16_bn": Net("cifar10", 32, 64, {"width": 0.25, "hidden": 128, "pool": 1, "dropout": 0.0, "classes": 10}),
     "gpt": Net("sotu", 128, 16, {"width": 128, "depth": 3, "heads": 4, "context": 128}),
 }
 POLICIES = {"plain": None, "all stored": Compress(derive=False), "derived": Compress()}
