@@ -8,6 +8,7 @@ from derived_scenes import Promise, X, attached, chain, saved_by, stored_at
 from scenes import Calls, gradients, same
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import slimgrad
 from slimgrad import Compress, Noise, Recompute, Relative
@@ -88,3 +89,56 @@ def test_what_is_kept_exactly_may_be_derived_from_under_any_bound_that_derives()
     with attached(model, rules={"3": other}) as session:
         gradients(model(X).sum(), model)
         assert stored_at(session)["2"] > 4 * 8 * 144 / 8
+
+
+def test_a_checkpointed_block_is_computed_no_more_often_than_in_plain_torch():
+    norm, conv = nn.BatchNorm2d(3), nn.Conv2d(3, 3, 1)
+    block = nn.Sequential(nn.Conv2d(3, 3, 1), norm, nn.ReLU(), nn.BatchNorm2d(3))
+    model = Calls(lambda x: conv(checkpoint(block, x, use_reentrant=False)), block=block, conv=conv)
+    with slimgrad.attach(model, min_bytes=0):
+        gradients(model(X).sum(), model)
+    assert int(norm.num_batches_tracked) == 2  # once in forward, once in backward
+
+
+def test_hooks_of_others_are_asked_once():
+    model, kept = chain(nn.ReLU()), {}
+
+    def pack(tensor):
+        kept[len(kept)] = tensor
+        return len(kept) - 1
+
+    with attached(model), torch.autograd.graph.saved_tensors_hooks(pack, kept.pop):
+        loss = model(X).sum()
+    assert gradients(loss, model)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda y: torch.vmap(F.relu)(y),
+        lambda y: F.relu(y.detach().to_sparse()).to_dense() + y,
+        lambda y: nn.ReLU()(torch.nested.nested_tensor([y[0, 0], y[1, 0]], layout=torch.strided)).unbind()[0] + y,
+        lambda y: _inferred(y) + y,
+    ],
+    ids=["vmap", "sparse", "nested", "inference"],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_tensors_that_are_not_plain_are_left_alone(other):
+    model = chain()
+    changed = Calls(lambda x: model[2](other(model[1](model[0](x)))), model=model)
+    with attached(changed):
+        assert gradients(changed(X).sum(), model)
+
+
+def _inferred(y: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        found = F.relu(y)
+    return found.sum().item() * torch.ones(())
+
+
+def test_a_convolution_of_an_expanded_tensor_is_measured():
+    conv = nn.Conv2d(8, 4, 3, padding=1)
+    model = Calls(lambda x: conv((x[:, :1] * 1.0).expand(-1, 8, -1, -1)), conv=conv)
+    with slimgrad.attach(model, min_bytes=64):
+        for _ in range(3):
+            gradients(model(X.clone().requires_grad_()).sum(), model)

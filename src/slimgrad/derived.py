@@ -24,6 +24,7 @@ saved of the result holds it strongly, and with it the code that was there then:
 from __future__ import annotations
 
 import functools
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -33,14 +34,19 @@ from torch.nn import functional
 
 from slimgrad.coder import CPU, Layout, fills, layout_of
 from slimgrad.consumers import CURVED_SCALE, Call, functions_named
+from slimgrad.origins import PLAIN_TYPES
 from slimgrad.policy import Plan
 from slimgrad.roles import Need, Role
-from slimgrad.saved import Part, Stored, changed_in_place
+from slimgrad.saved import Part, Stored
 from slimgrad.storage import Buffers
 from slimgrad.tiers import restored
 
 NOTE = "_slimgrad_derivation"  # attribute of a storage
 BATCH_NORM_NODE = "NativeBatchNormBackward0"
+FAR, FLAT, NEAR_ZERO = 1e3, 0.99, 1e-5  # |mean| / deviation; sqrt(eps) / deviation; a bias
+MAX_CONSTANT = 1 << 16  # bytes: parameters of a norm are copied, since they may change before backward
+
+is_functorch_wrapped_tensor = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore
 
 Step = Callable[[torch.Tensor], torch.Tensor]  # may write over what it is given
 
@@ -54,6 +60,7 @@ class Derivation(NamedTuple):
     edges: torch.Tensor | None  # where signs change; None: they are not kept
     bound: object  # the adaptive bound that holds for the source
     version: int = 0  # of the result
+    root: weakref.ref[torch.Tensor] | None = None  # ... of which above 0 one tensor's changes are counted
 
     def then(self, step: Step, keeps_sign: bool) -> Derivation:
         return self._replace(steps=(*self.steps, step), edges=self.edges if keeps_sign else None)
@@ -72,7 +79,8 @@ class Derivation(NamedTuple):
         code = stored.values
         if code is None and stored.kept is None:
             return None
-        keeps_sign = stored.kept is not None or (code is not None and code.edges is self.edges is not None)
+        is_sided = stored.kept is not None or (code is not None and code.edges is self.edges)
+        keeps_sign = self.edges is not None and is_sided
         if role.need is Need.SIGN and not (keeps_sign and role.flag is not None and role.flag.is_sign):
             return None
         derived = Derived(stored, code, self)
@@ -124,6 +132,10 @@ class Making:
     def is_batch_norm(self) -> bool:
         return self.call.function is functional.batch_norm
 
+    @property
+    def is_norm(self) -> bool:
+        return self.is_batch_norm or self.call.function in NORMS
+
     def clipped(self, result: torch.Tensor) -> Derivation | None:
         """Return the derivation of what a ReLU saves, its own result, where there is one."""
         source = self.from_input
@@ -140,11 +152,11 @@ class Making:
             return None
         weight, bias = (self.call.argument(*where) for where in ((3, "weight"), (4, "bias")))
         with torch.no_grad():
-            mean, scale = node._saved_result1, node._saved_result2  # pyright: ignore
-            if weight is not None:
-                scale = scale * weight
+            mean, inv_std = node._saved_result1, node._saved_result2  # pyright: ignore
+            scale = inv_std if weight is None else inv_std * weight
             shift = -mean * scale if bias is None else bias - mean * scale
-            return Affine(scale, shift, -shift / scale, result.dim())
+            is_sure = _signs_are_sure(mean, inv_std, bias, node._saved_eps)  # pyright: ignore
+            return Affine(scale, shift, -shift / scale if is_sure else None, result.dim())
 
     def note(self, result: Any, stored: Stored | None, affine: Affine | None = None) -> None:
         """Note on the result's storage how it is made, given what its input is stored as."""
@@ -153,14 +165,16 @@ class Making:
             return
         if layout_of(result) != self.layout:  # values lie elsewhere in memory than those they are made from
             return
-        if self.from_input is not None:
-            derivation = self.from_input.then(step, self.call.function in KEEP_SIGN)
-        elif stored is not None and self.call.function not in ONLY_AFTER:
+        if stored is not None and self.call.function not in ONLY_AFTER:
             edges = None if affine is None else affine.edges
             derivation = Derivation(weakref.ref(stored), (step,), self.layout, edges, self.bound)
+        elif self.from_input is not None and not self.is_norm:
+            derivation = self.from_input.then(step, self.call.function in KEEP_SIGN)
         else:
             return
-        setattr(result.untyped_storage(), NOTE, derivation._replace(version=result._version))
+        version = result._version
+        root = weakref.ref(_base(result)) if version else None
+        setattr(result.untyped_storage(), NOTE, derivation._replace(version=version, root=root))
 
 
 class Affine(NamedTuple):
@@ -168,7 +182,7 @@ class Affine(NamedTuple):
 
     scale: torch.Tensor
     shift: torch.Tensor
-    edges: torch.Tensor  # where it is zero
+    edges: torch.Tensor | None  # where it is zero; None: that cannot be told from rounding
     ndim: int
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
@@ -186,18 +200,48 @@ def begin(call: Call | None, bound: object) -> Making | None:
 def derivation_of(tensor: torch.Tensor) -> Derivation | None:
     """Return how the values in the tensor's storage are made, if that is true of its version."""
     found = getattr(tensor.untyped_storage(), NOTE, None)
-    return found if found is not None and found.version == tensor._version else None
+    if found is None or found.version != tensor._version:
+        return None
+    return found if found.root is None or found.root() is _base(tensor) else None
 
 
 def _may_be_derived(role: Role) -> bool:
-    """Return whether an error of the size of the source's does no great harm before it was measured."""
+    """Return whether an error of the size of the source's does no great harm before it was measured.
+
+    To a norm it may: its bound is relative to rows or channels of its own, which may be small beside the source's.
+    """
+    if role.row or role.is_centred:
+        return False
     if role.need is Need.TIGHT:
         return role.scale >= CURVED_SCALE and not role.absolute and not role.keeps_sign
     return role.need in (Need.VALUES, Need.SIGN)
 
 
 def _is_plain(tensor: Any) -> bool:
-    return isinstance(tensor, torch.Tensor) and tensor.is_cpu and tensor.dtype is torch.float32
+    return (
+        type(tensor) in PLAIN_TYPES
+        and tensor.dtype is torch.float32
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        and not tensor.is_inference()
+        and not is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def _base(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor._base is None else tensor._base
+
+
+def _signs_are_sure(mean: torch.Tensor, inv_std: torch.Tensor, bias: torch.Tensor | None, eps: float) -> bool:
+    """Return whether rounding decides next to no sign of a batch norm's result, in any channel.
+
+    It does where values are far from zero beside their deviation, and where they are all alike and the result is zero.
+    """
+    is_far = mean.abs() * inv_std > FAR
+    is_flat = inv_std * math.sqrt(eps) > FLAT
+    is_zero = torch.ones_like(is_flat) if bias is None else bias.abs() < NEAR_ZERO
+    return not bool((is_far | (is_flat & is_zero)).any())
 
 
 def _in_place(function: Callable[..., torch.Tensor], *names: tuple[int, str, Any]) -> Callable[[Call], Step]:
@@ -221,19 +265,10 @@ def _norm(function: Callable[..., torch.Tensor], shape_name: str) -> Callable[[C
     def step_of(call: Call) -> Step | None:
         shape, weight, bias = (call.argument(*at) for at in ((1, shape_name), (2, "weight"), (3, "bias")))
         eps = call.argument(4, "eps", 1e-5)
-        constants = [constant for constant in (weight, bias) if constant is not None]
-        if not all(constant.is_leaf for constant in constants):
+        if any(constant is not None and constant.nbytes > MAX_CONSTANT for constant in (weight, bias)):
             return None
-        versions = [constant._version for constant in constants]
-
-        def step(values: torch.Tensor) -> torch.Tensor:
-            for constant, version in zip(constants, versions, strict=True):
-                if constant._version != version:
-                    note = ", which a norm needs to be computed again"
-                    raise changed_in_place(constant.dtype, constant.shape, constant._version, version, note)
-            return values.copy_(function(values, shape, weight, bias, eps))
-
-        return step
+        weight, bias = (None if constant is None else constant.detach().clone() for constant in (weight, bias))
+        return lambda values: values.copy_(function(values, shape, weight, bias, eps))
 
     return step_of
 
@@ -254,6 +289,7 @@ def _table() -> dict[str, Callable[[Call], Step | None]]:
 
 
 RELUS = frozenset(functions_named("relu"))
+NORMS = frozenset(function for name in ("layer_norm", "group_norm") for function in functions_named(name))
 KEEP_SIGN = RELUS | frozenset(functions_named("leaky_relu"))
 # These save no values of their input, so nothing is stored of it for their sake
 ONLY_AFTER = KEEP_SIGN | frozenset(function for name in ("hardtanh", "relu6") for function in functions_named(name))

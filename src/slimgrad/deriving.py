@@ -29,19 +29,20 @@ if TYPE_CHECKING:
 class Deriver:
     """The calls of one thread whose results may be derived, one at a time."""
 
-    def __init__(self, attached: Attached, shelf: Shelf) -> None:
+    def __init__(self, attached: Attached, shelf: Shelf, reads_own: Callable[[], bool]) -> None:
         self._attached, self._shelf = attached, shelf
+        self._reads_own = reads_own  # whether what is saved now comes back through hooks of our session alone
         self._making: derived.Making | None = None
         self._put: Callable[[torch.Tensor | None], None] | None = None  # codes a batch norm's input, given edges
         self._deferred: Stored | None = None
 
     @classmethod
-    def of(cls, session: Session) -> Deriver | None:
+    def of(cls, session: Session, reads_own: Callable[[], bool]) -> Deriver | None:
         """Return a deriver for a thread of the session; None where neither policy nor bounds want one."""
         attached = session.attached
         wish = any(getattr(bound, "derives", False) for bound in (attached.bound, *attached.rules.values()))
         may = getattr(session.policy, "derives", False) and session.planned is None
-        return cls(attached, session.shelf) if wish and may else None
+        return cls(attached, session.shelf, reads_own) if wish and may else None
 
     def begin(self, call: Call | None, path: str) -> None:
         """Begin a call; what it saves is at this path."""
@@ -74,14 +75,15 @@ class Deriver:
         self._making = self._put = self._deferred = None
         if making is None:
             return
-        affine = making.affine(result) if making.is_batch_norm else None
+        is_ours = not making.is_batch_norm or self._reads_own()  # else it is not ours to unpack
+        affine = making.affine(result) if making.is_batch_norm and is_ours else None
         if put is not None:
             put(None if affine is None else affine.edges)
         if result is not None:
             source = making.call.args[0]
             found = stored if stored is not None else find(source, source.untyped_storage())
             is_own = isinstance(found, Stored) and found.shelf is self._shelf and not found.is_derived
-            making.note(result, found if is_own else None, affine)  # pyright: ignore[reportArgumentType]
+            making.note(result, found if is_own and _fits(making, found) else None, affine)  # pyright: ignore
 
     def packed(
         self, tensor: torch.Tensor, storage: torch.UntypedStorage, role: Role, path: str, site: Callable[[], Any]
@@ -95,6 +97,9 @@ class Deriver:
         part, found = derivation.part_for(role), find(tensor, storage)
         if part is None or (found is not None and not isinstance(found, Stored)):
             return None
+        is_sign = role.need is Need.SIGN
+        if is_sign and found is not None and found.flag not in (None, role.flag):
+            return None  # flags of another kind are stored
         if found is not None and found.is_derived:
             self._shelf.ledger.record_repeat(path, role.name, storage.nbytes())
         elif found is None or (found.values is None and found.kept is None):
@@ -102,4 +107,12 @@ class Deriver:
             self._shelf.put_derived(found, tensor, role, part)
         else:
             return None  # it is stored already
-        return Saved(found, tensor, role.need is Need.SIGN)
+        if is_sign:
+            found.flag = role.flag  # whatever replaces these values has to keep signs
+        return Saved(found, tensor, is_sign)
+
+
+def _fits(making: derived.Making, stored: Stored) -> bool:
+    """Return whether the input of a norm is stored as norms need it, and not for somebody else alone."""
+    role = stored.role
+    return not making.is_norm or stored.kept is not None or (role is not None and bool(role.row or role.is_centred))

@@ -14,13 +14,22 @@ from slimgrad.policy import NEEDED
 from slimgrad.roles import UNKNOWN, Role
 from slimgrad.saved import NOTE, Kept, Packed, Passed, Stored
 
+autograd = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]
+Hooks = tuple[Callable[..., Any], Callable[..., Any]]  # pack and unpack
+
+
+def is_top(hooks: Hooks) -> bool:
+    """Return whether these saved-tensor hooks are the innermost."""
+    top = autograd._top_saved_tensors_default_hooks(True)
+    return top is not None and top[0] is hooks[0]
+
 
 class Leftovers:
     """The tensors of one forward that stay as they are: kept, or given to other hooks around ours, and counted."""
 
     def __init__(self, shelf: object = None) -> None:
         self.shelf = shelf
-        self.outer: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+        self.outer: Hooks | None = None
         self.small_sizes: list[int] = []
         self._sizes: dict[tuple[str, str, str, str], list[int]] = {}  # by path, role, reason and function
 
@@ -48,6 +57,10 @@ class Leftovers:
         if stored is not None and stored.n_saves == 0:
             stored.kept = None  # theirs now
         return Passed(tensor, self.outer)
+
+    def are_alone(self, hooks: Hooks) -> bool:
+        """Return whether nobody's hooks but these get what is saved now: none inside of them, none around."""
+        return self.outer is None and is_top(hooks)
 
     def end_forward(self, book: ledger.Ledger) -> None:
         """Hand the counts over."""

@@ -138,7 +138,7 @@ class Meter:
     def note(self, stored: Stored, tensor: torch.Tensor, bound: RoleBound) -> None:
         """Note a storage that was just coded, and keep the original if its error is to be measured."""
         part = stored.values
-        if part is None or part.codec.is_lossless or not self._is_our_thread():
+        if part is None or part.codec.is_lossless or stored.is_derived or not self._is_our_thread():
             return
         request, site = self._request, stored.site
         wants_readers = request.gradients is None or site in request.gradients
@@ -322,7 +322,8 @@ def _difference(node: Any, slot: str, stored: Stored, saved: Saved) -> torch.Ten
     saved.stored.held = None
     restored = getattr(node, f"_saved_{slot}").detach()
     with _exactly(stored, [saved]):
-        return restored.sub_(getattr(node, f"_saved_{slot}").detach())  # it was decoded for us alone
+        exact = getattr(node, f"_saved_{slot}").detach()
+        return restored - exact if 0 in restored.stride() else restored.sub_(exact)  # it was decoded for us alone
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ from slimgrad.derived import FUNCTIONS
 from slimgrad.deriving import Deriver
 from slimgrad.errors import ConfigError
 from slimgrad.ledger import BUFFER, INPUT, PARAMETER, SMALL
-from slimgrad.leftovers import Leftovers
+from slimgrad.leftovers import Leftovers, is_top
 from slimgrad.plans import Plans
 from slimgrad.quiet import Quiet
 from slimgrad.roles import Need, Role
@@ -79,8 +79,9 @@ class Recorder(TorchFunctionMode):
         self.tuning, self.min_bytes = session.tuning, session.min_bytes
         self.moves_exact = getattr(session.policy, "moves_exact", False)
         self.makes_again = getattr(session.policy, "makes_again", False)
-        self.deriver = Deriver.of(session)
         self.hooks = (self.pack, self.unpack)
+        self.left = Leftovers(session.shelf)
+        self.deriver = Deriver.of(session, partial(self.left.are_alone, self.hooks))
         self.is_on = False
         self.n_paused = 0
         self.frames: list[list[Any]] = []  # forwards that are running, the recorded one first; see FRAME
@@ -93,7 +94,6 @@ class Recorder(TorchFunctionMode):
         self.inputs: set[torch.UntypedStorage] = set()  # of the forward that is running: its caller keeps them alive
         self.constants: set[torch.UntypedStorage] | None = None  # parameters and buffers; made when first asked for
         self.plans = Plans(session)
-        self.left = Leftovers(session.shelf)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = self.function
@@ -376,8 +376,9 @@ class Recorder(TorchFunctionMode):
             return
         if self.session.blocks is not None:
             self.session.blocks.end_all()
-        top = autograd._top_saved_tensors_default_hooks(True)
-        if top is not None and top[0] is self.hooks[0]:
+        if self.deriver is not None:
+            self.deriver.end(None)
+        if is_top(self.hooks):
             autograd._pop_saved_tensors_default_hooks()
         self._listen(False)
         self.is_on, self.listens, self.caller, self.frames = False, False, None, []
