@@ -210,10 +210,10 @@ def _may_be_derived(role: Role) -> bool:
 
     To a norm it may: its bound is relative to rows or channels of its own, which may be small beside the source's.
     """
-    if role.row or role.is_centred:
+    if role.row or role.is_centred or role.keeps_sign:
         return False
     if role.need is Need.TIGHT:
-        return role.scale >= CURVED_SCALE and not role.absolute and not role.keeps_sign
+        return role.scale >= CURVED_SCALE and not role.absolute
     return role.need in (Need.VALUES, Need.SIGN)
 
 
