@@ -1,8 +1,8 @@
 """Results of norms and activations, made again in backward from the coded input of the first of them.
 
-    making = begin(call)              before one of FUNCTIONS runs
-    making.end(result, stored)        after it: notes on the result's storage how it is made
-    derivation_of(tensor)             what is noted there
+    making = begin(call, bound)               before one of FUNCTIONS runs
+    making.note(result, stored, affine)       after it: notes on the result's storage how it is made
+    derivation_of(tensor).part_for(role)      what is noted there, as what is stored of the tensor
 
 A batch norm saves its input x, a convolution behind it relu(batch_norm(x)). Both are functions of x, and x is coded
 finely for the norm's sake, so the second need not be stored at all: decoded, scaled, shifted and clipped it is as good

@@ -75,8 +75,8 @@ class Deriver:
         self._making = self._put = self._deferred = None
         if making is None:
             return
-        is_ours = not making.is_batch_norm or self._reads_own()  # else it is not ours to unpack
-        affine = making.affine(result) if making.is_batch_norm and is_ours else None
+        is_read = making.is_batch_norm and self._reads_own()  # what others have packed is not ours to unpack
+        affine = making.affine(result) if is_read else None
         if put is not None:
             put(None if affine is None else affine.edges)
         if result is not None:

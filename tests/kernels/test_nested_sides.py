@@ -34,7 +34,7 @@ def values(layout: str) -> tuple[torch.Tensor, torch.Tensor, tuple[int, int]]:
 @every_source
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("rel", [0.01, 0.3, 1.0, 2.0])
+@pytest.mark.parametrize("rel", [0.01, 0.4, 2.0])
 def test_values_come_back_on_their_side_of_the_edge(source, layout, dtype, rel):
     x, channel, form = values(layout)
     x = x.to(dtype)
