@@ -139,6 +139,8 @@ def _inferred(y: torch.Tensor) -> torch.Tensor:
 def test_a_convolution_of_an_expanded_tensor_is_measured():
     conv = nn.Conv2d(8, 4, 3, padding=1)
     model = Calls(lambda x: conv((x[:, :1] * 1.0).expand(-1, 8, -1, -1)), conv=conv)
-    with slimgrad.attach(model, min_bytes=64):
-        for _ in range(3):
+    with slimgrad.attach(model, min_bytes=64) as session:
+        for _ in range(4):
             gradients(model(X.clone().requires_grad_()).sum(), model)
+        (state,) = session.tuning.states.values()
+    assert [entry["own"]["n"] > 0 for entry in state["sites"].values()] == [True]

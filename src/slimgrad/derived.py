@@ -2,7 +2,7 @@
 
     making = begin(call, bound)               before one of FUNCTIONS runs
     making.note(result, stored, affine)       after it: notes on the result's storage how it is made
-    derivation_of(tensor).part_for(role)      what is noted there, as what is stored of the tensor
+    derivation_of(tensor)                     what is noted there; its part() is what is stored of the tensor
 
 A batch norm saves its input x, a convolution behind it relu(batch_norm(x)). Both are functions of x, and x is coded
 finely for the norm's sake, so the second need not be stored at all: decoded, scaled, shifted and clipped it is as good
@@ -34,10 +34,10 @@ from torch.nn import functional
 
 from slimgrad.coder import CPU, Layout, fills, layout_of
 from slimgrad.consumers import CURVED_SCALE, Call, functions_named
-from slimgrad.origins import PLAIN_TYPES
 from slimgrad.policy import Plan
 from slimgrad.roles import Need, Role
-from slimgrad.saved import Part, Stored
+from slimgrad.saved import Part, Stored, plain_storage
+from slimgrad.shelf import outside_autocast
 from slimgrad.storage import Buffers
 from slimgrad.tiers import restored
 
@@ -45,8 +45,6 @@ NOTE = "_slimgrad_derivation"  # attribute of a storage
 BATCH_NORM_NODE = "NativeBatchNormBackward0"
 FAR, FLAT, NEAR_ZERO = 1e3, 0.99, 1e-5  # |mean| / deviation; sqrt(eps) / deviation; a bias
 MAX_CONSTANT = 1 << 16  # bytes: parameters of a norm are copied, since they may change before backward
-
-is_functorch_wrapped_tensor = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore
 
 Step = Callable[[torch.Tensor], torch.Tensor]  # may write over what it is given
 
@@ -71,20 +69,26 @@ class Derivation(NamedTuple):
         is_exact = stored is not None and stored.is_exact
         return getattr(bound, "derives", False) and (is_exact or self.bound == bound)
 
-    def part_for(self, role: Role) -> Part | None:
-        """Return what to store of the result for this role; None where it has to be coded."""
+    def serves(self, role: Role) -> bool:
+        """Return whether the result can be made for this role, or has to be coded."""
         stored = self.source()
-        if stored is None or not _may_be_derived(role):
-            return None
-        code = stored.values
-        if code is None and stored.kept is None:
-            return None
-        is_sided = stored.kept is not None or (code is not None and code.edges is self.edges)
-        keeps_sign = self.edges is not None and is_sided
-        if role.need is Need.SIGN and not (keeps_sign and role.flag is not None and role.flag.is_sign):
-            return None
-        derived = Derived(stored, code, self)
-        return Part(derived, derived, Plan(derived, keeps_sign=keeps_sign), derived)  # pyright: ignore
+        if stored is None or (stored.values is None and stored.kept is None) or not _may_be_derived(role):
+            return False
+        return role.need is not Need.SIGN or (self.keeps_sign and role.flag is not None and role.flag.is_sign)
+
+    @property
+    def keeps_sign(self) -> bool:
+        stored = self.source()
+        if stored is None or self.edges is None:
+            return False
+        return stored.kept is not None or (stored.values is not None and stored.values.edges is self.edges)
+
+    def part(self) -> Part:
+        """Return what is stored of the result."""
+        stored = self.source()
+        assert stored is not None
+        derived = Derived(stored, stored.values, self)
+        return Part(derived, derived, Plan(derived, keeps_sign=self.keeps_sign), derived)  # pyright: ignore
 
 
 class Derived:
@@ -102,8 +106,11 @@ class Derived:
 
     def decode(self, _: object, buffers: Buffers) -> torch.Tensor:
         """Return the values in memory of their own."""
-        with torch.no_grad():
-            return functools.reduce(lambda values, step: step(values), self.steps, self._source_values(buffers))
+        return outside_autocast(self._make, buffers)
+
+    @torch.no_grad()
+    def _make(self, buffers: Buffers) -> torch.Tensor:
+        return functools.reduce(lambda values, step: step(values), self.steps, self._source_values(buffers))
 
     def _source_values(self, buffers: Buffers) -> torch.Tensor:
         stored, code = self.stored, self._code
@@ -160,18 +167,23 @@ class Making:
 
     def note(self, result: Any, stored: Stored | None, affine: Affine | None = None) -> None:
         """Note on the result's storage how it is made, given what its input is stored as."""
-        step = affine if self.is_batch_norm else STEPS[self.call.function](self.call)
-        if step is None or not _is_plain(result) or not fills(result, result.untyped_storage().nbytes()):
+        source = None if self.call.function in ONLY_AFTER else stored
+        before = None if self.is_norm else self.from_input
+        if source is None and before is None:
+            return
+        if not _is_plain(result) or not fills(result, result.untyped_storage().nbytes()):
             return
         if layout_of(result) != self.layout:  # values lie elsewhere in memory than those they are made from
             return
-        if stored is not None and self.call.function not in ONLY_AFTER:
-            edges = None if affine is None else affine.edges
-            derivation = Derivation(weakref.ref(stored), (step,), self.layout, edges, self.bound)
-        elif self.from_input is not None and not self.is_norm:
-            derivation = self.from_input.then(step, self.call.function in KEEP_SIGN)
-        else:
+        step = affine if self.is_batch_norm else STEPS[self.call.function](self.call)
+        if step is None:
             return
+        if source is not None:
+            edges = None if affine is None else affine.edges
+            derivation = Derivation(weakref.ref(source), (step,), self.layout, edges, self.bound)
+        else:
+            assert before is not None
+            derivation = before.then(step, self.call.function in KEEP_SIGN)
         version = result._version
         root = weakref.ref(_base(result)) if version else None
         setattr(result.untyped_storage(), NOTE, derivation._replace(version=version, root=root))
@@ -218,15 +230,9 @@ def _may_be_derived(role: Role) -> bool:
 
 
 def _is_plain(tensor: Any) -> bool:
-    return (
-        type(tensor) in PLAIN_TYPES
-        and tensor.dtype is torch.float32
-        and tensor.is_cpu
-        and tensor.layout is torch.strided
-        and not tensor.is_nested
-        and not tensor.is_inference()
-        and not is_functorch_wrapped_tensor(tensor)
-    )
+    if not isinstance(tensor, torch.Tensor) or tensor.dtype is not torch.float32 or not tensor.is_cpu:
+        return False
+    return plain_storage(tensor, 0) is not None and not tensor.is_inference()
 
 
 def _base(tensor: torch.Tensor) -> torch.Tensor:

@@ -94,8 +94,10 @@ class Deriver:
             derivation = self._making.clipped(tensor)
         if derivation is None or not derivation.may_be_read_under(self._attached.bound_of(path)):
             return None
-        part, found = derivation.part_for(role), find(tensor, storage)
-        if part is None or (found is not None and not isinstance(found, Stored)):
+        if not derivation.serves(role):
+            return None
+        found = find(tensor, storage)
+        if found is not None and not isinstance(found, Stored):
             return None
         is_sign = role.need is Need.SIGN
         if is_sign and found is not None and found.flag not in (None, role.flag):
@@ -104,7 +106,7 @@ class Deriver:
             self._shelf.ledger.record_repeat(path, role.name, storage.nbytes())
         elif found is None or (found.values is None and found.kept is None):
             found = Stored(tensor, storage, site()) if found is None else found
-            self._shelf.put_derived(found, tensor, role, part)
+            self._shelf.put_derived(found, tensor, role, derivation.part())
         else:
             return None  # it is stored already
         if is_sign:

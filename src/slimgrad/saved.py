@@ -180,7 +180,9 @@ class Stored:
             raise changed_in_place(self.dtype, size, self.guard._version, self.version, note)
 
     def decode(self, part: Part, buffers: Buffers) -> torch.Tensor:
-        """Return the values of a part, one-dimensional, in a pooled buffer."""
+        """Return the values of a part in a pooled buffer, to be viewed as they were saved."""
+        if part.coder is not None and part is self.values and self.is_derived:
+            return part.coder.decode(part.slot, buffers)  # pyright: ignore[reportArgumentType]
         return restored(part.codec, part.slot, self.form, buffers)
 
     def note_decoded(self, part: Part, values: torch.Tensor) -> None:

@@ -203,18 +203,13 @@ class Shelf:
         if coder is not None and coder.layout == saved.layout:
             values = coder.decode(part.slot, self.buffers)  # pyright: ignore[reportArgumentType]  coders make Slots
         else:
-            values = saved.view_of(self._decode_whole(stored, part))
+            values = saved.view_of(outside_autocast(stored.decode, part, self.buffers))
         if stored.n_saves > 1 or is_grad_enabled():
             stored.note_decoded(part, values)
         self.ledger.record_unpack(stored.site[0], stored.name, perf_counter() - start)
         if self.freed is not None:
             self.freed.passed(stored.nbytes)
         return values
-
-    def _decode_whole(self, stored: Stored, part: Part) -> torch.Tensor:
-        if stored.is_derived and part is stored.values:
-            return part.coder.decode(part.slot, self.buffers)  # pyright: ignore
-        return outside_autocast(stored.decode, part, self.buffers)
 
     def _encode(self, stored: Stored, source: torch.Tensor, role: Role, plan: Plan) -> Part | None:
         flat = flattened(stored, source)

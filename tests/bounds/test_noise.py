@@ -371,3 +371,10 @@ def test_an_audit_that_finds_many_times_nothing_changes_no_bound_by_much():
     assert 1000 * load < 0.001 * bound.cap * bound.e2
     assert after["spreads"]["conv1"] <= state["spreads"]["conv1"]
     assert rel_of(bound, FIRST, after) >= rel_of(bound, FIRST, state)
+
+
+def test_without_a_limit_per_layer_an_audit_teaches_none():
+    bound = Noise(0.05, cap=math.inf)
+    state = bound.update(bound.start(), reading(1, 1e-5))
+    state = bound.update(state, reading(2, 1e-5, rel_of(bound, FIRST, state)))
+    assert bound.audited(state, 0.01, {"conv1": 0.1}, 3)["spreads"] == state["spreads"]

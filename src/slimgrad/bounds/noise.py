@@ -164,7 +164,8 @@ class Noise:
             return state
         low, high = CALIBRATED
         calibration = min(high, max(low, state["calibration"] * (measured / expected) ** CALIBRATE))
-        known, loads = state["spreads"], state["loads"] if sensitivity.is_complete(state["sites"]) else {}
+        is_told = self.cap < math.inf and sensitivity.is_complete(state["sites"])
+        known, loads = state["spreads"], state["loads"] if is_told else {}
         little = LITTLE * self.cap * self.e2
         ratios = {
             layer: (share + little) / (loads[layer] + little) for layer, share in layers.items() if layer in loads
