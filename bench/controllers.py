@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from torch import nn
 import slimgrad
 from slimgrad.bounds.base import Fixed, RoleBound, Site, State
 from slimgrad.lab import data, machine, models
+from slimgrad.lab.steps import seconds_of_step
 from slimgrad.session import Session
 
 BOUNDS = {"Noise": slimgrad.Noise(0.05), "Comet": slimgrad.Comet(), "AcGc": slimgrad.AcGc()}
@@ -55,11 +55,7 @@ class Arm:
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> float:
         """Return the seconds that the step took."""
-        start = time.process_time()
-        self.optimizer.zero_grad()
-        self.criterion(self.model(x), y).backward()
-        self.optimizer.step()
-        return time.process_time() - start
+        return seconds_of_step(self.model, self.criterion, self.optimizer, x, y)
 
 
 def overhead(bound: Any, steps: int, batch: int, width: float) -> dict[str, float]:

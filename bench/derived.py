@@ -13,7 +13,6 @@ import argparse
 import copy
 import json
 import statistics
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ import torch
 import slimgrad
 from slimgrad import Compress, Noise
 from slimgrad.lab import data, machine, models
+from slimgrad.lab.steps import seconds_of_step
 
 
 class Net(NamedTuple):
@@ -54,11 +54,7 @@ class Arm:
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> float:
         """Return the seconds that the step took."""
-        start = time.process_time()
-        self.optimizer.zero_grad()
-        self.criterion(self.model(x), y).backward()
-        self.optimizer.step()
-        return time.process_time() - start
+        return seconds_of_step(self.model, self.criterion, self.optimizer, x, y)
 
     @property
     def saved(self) -> tuple[int, int]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+from torch import nn
+
 from slimgrad.lab import steps
 from slimgrad.lab.arms import Setup
-from slimgrad.lab.steps import Times
+from slimgrad.lab.steps import Times, seconds_of_step
 
 TINY = Setup("tiny_nets:cnn", batch=2, size=32, threads=1)
 
@@ -35,3 +38,12 @@ def test_huge_pages_are_measured_in_another_process(monkeypatch):
     times = steps.measure_with_huge_pages(TINY, rounds=1)
     assert list(times.seconds) == ["plain", "slim"]
     assert times.ratio("slim").median > 0
+
+
+def test_a_timed_step_trains():
+    model = nn.Linear(4, 2)
+    before = model.weight.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seconds = seconds_of_step(model, nn.CrossEntropyLoss(), optimizer, torch.randn(3, 4), torch.tensor([0, 1, 0]))
+    assert seconds > 0
+    assert not torch.equal(model.weight, before)

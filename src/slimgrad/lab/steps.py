@@ -15,6 +15,9 @@ import time
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
+import torch
+from torch import nn
+
 from slimgrad.lab.arms import ARMS, Material, Setup, Step, in_fresh_process, setup_of
 from slimgrad.lab.machine import ASK_FOR_HUGE_PAGES
 
@@ -76,3 +79,14 @@ def measure_with_huge_pages(setup: Setup, rounds: int = ROUNDS, arms: tuple[str,
 
 if __name__ == "__main__":
     print(json.dumps(asdict(measure(setup_of(sys.argv[3:]), int(sys.argv[1]), tuple(sys.argv[2].split(","))))))
+
+
+def seconds_of_step(
+    model: nn.Module, criterion: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor
+) -> float:
+    """Train for one step and return the processor time that it took, which other work disturbs little."""
+    start = time.process_time()
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+    return time.process_time() - start
