@@ -208,6 +208,20 @@ def test_errors_are_followed_only_where_asked():
     assert sum(error.reach == "far" for error in all_of_it.errors) == 1
 
 
+def test_what_travels_is_found_by_a_finer_code_nearly_as_by_the_original():
+    torch.manual_seed(1)
+    x = torch.randn(8, 3, 8, 8)
+    sites = frozenset({("1", 1), ("4", 1)})
+    found = []
+    for request in (Request(errors=sites, travels=sites), Request(travels=sites)):
+        *_, reading = measured(network, x, request)
+        (far,) = (error for error in reading.errors if error.reach == "far")
+        assert set(far.sites) == sites
+        found.append(far.noise2 / reading.energy)
+    assert found[1] == pytest.approx(found[0], rel=0.25)
+    assert found[1] != found[0]  # or it was the original
+
+
 def test_the_quota_bounds_what_is_kept(monkeypatch):
     monkeypatch.setattr(measure, "QUOTA", 1 / 16)
     *_, reading = measured(network, torch.randn(8, 3, 8, 8))

@@ -40,6 +40,7 @@ LAYERS = (  # from the top; a module may import its own layer and those below
         "progress",
         "quiet",
         "tuning",
+        "finer",
         "loss_scale",
         "measure",
         "readers",

@@ -54,6 +54,7 @@ from slimgrad.bounds.base import (
     site_key,
 )
 from slimgrad.bounds.momentum import momentum_of, moves_alike
+from slimgrad.finer import Finer
 from slimgrad.loss_scale import LossScale
 from slimgrad.readers import Grads, read
 from slimgrad.saved import Saved, Stored
@@ -81,7 +82,7 @@ class Probe:
     """What is noted of one storage."""
 
     reading: SiteReading
-    original: torch.Tensor | None = None  # a detached view of the storage
+    original: torch.Tensor | Finer | None = None  # a detached view of the storage, or nearly
     wants_readers: bool = False
 
 
@@ -142,8 +143,10 @@ class Meter:
             return
         request, site = self._request, stored.site
         wants_readers = request.gradients is None or site in request.gradients
-        keeps = self._may_keep(stored)
-        rms, density = _rms_and_density(tensor) if wants_readers or keeps else (0.0, 1.0)
+        keeps, follows = self._may_keep(stored), request.travels is not None and site in request.travels
+        original = tensor.detach() if keeps else Finer.of(stored, tensor) or tensor.detach() if follows else None
+        wants_values = wants_readers or original is not None
+        rms, density = _rms_and_density(tensor) if wants_values else (0.0, 1.0)
         reading = SiteReading(
             site=site,
             role=stored.name,
@@ -160,7 +163,7 @@ class Meter:
         if stored.probe is None:
             self._bytes_seen += stored.nbytes
             self._bytes_kept += stored.nbytes if keeps else 0
-        stored.probe = Probe(reading, tensor.detach() if keeps else None, wants_readers)
+        stored.probe = Probe(reading, original, wants_readers)
         self._probes.setdefault(site, {})[id(stored)] = reading
 
     def watch(self, result: Any) -> None:
@@ -329,7 +332,8 @@ def _difference(node: Any, slot: str, stored: Stored, saved: Saved) -> torch.Ten
 @contextlib.contextmanager
 def _exactly(stored: Stored, saved: Iterable[Saved]) -> Iterator[None]:
     """Let these saves give the original of what is stored, or what is derived from that."""
-    stored.kept = stored.probe.original
+    original = stored.probe.original
+    stored.kept = original.values() if isinstance(original, Finer) else original
     for one in saved:
         one.stored.held = None
     try:

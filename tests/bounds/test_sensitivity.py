@@ -71,6 +71,24 @@ def test_sites_of_a_role_follow_one_that_was_followed():
     assert sites["other#1"]["far"]["noise"] == pytest.approx(before * 2**DRIFT)
 
 
+def test_what_several_do_together_is_shared_out_layer_by_layer_as_it_was_expected():
+    sites = known(NORM) | {site_key(OTHER): sensitivity.seen(None, site_reading(OTHER, "gelu input"), 1.0)}
+    learn(sites, ErrorReading((NORM,), 0.01, {"conv": 0.01}, "far"))
+    learn(sites, ErrorReading((OTHER,), 0.01, {"first": 0.01}, "far"))
+    before = {key: dict(entry["far"]["shares"]) for key, entry in sites.items()}
+    learn(sites, ErrorReading((NORM, OTHER), 0.03, {"conv": 0.01, "first": 0.02}, "far"))
+    norm, other = (sites[site_key(site)]["far"]["shares"] for site in (NORM, OTHER))
+    assert norm["conv"] == pytest.approx(before["norm#1"]["conv"], rel=0.02)
+    assert other["first"] == pytest.approx((1 + LEARN) * before["other#1"]["first"], rel=0.02)
+    assert 0.0 < norm["first"] < 0.05 * other["first"]  # it may go there now
+
+
+def test_the_spread_to_reckon_with_leans_on_that_of_all_layers():
+    found = sensitivity.pooled({"calm": 0.0, "wild": 1.0}, ["calm", "wild", "new"])
+    assert found == pytest.approx({"calm": 0.25, "wild": 0.75, "new": (START_SPREAD + 0.5) / 2})
+    assert sensitivity.pooled({}, ["new"]) == {"new": START_SPREAD}
+
+
 def test_what_is_far_follows_what_is_near():
     sites = known(NORM)
     learn(sites, ErrorReading((NORM,), 0.001, {}, "near"))

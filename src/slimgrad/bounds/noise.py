@@ -42,32 +42,31 @@ from slimgrad.bounds.base import (
     site_of,
 )
 from slimgrad.bounds.fixed import Exact, Relative
-from slimgrad.bounds.rates import FINEST_STEP, Item, cheapest, factor_of
+from slimgrad.bounds.rates import COARSEST_STEP, EXACT_BITS, FINEST_STEP, Item, cheapest, factor_of
 from slimgrad.bounds.sensitivity import (
     ALL,
     PARTS,
     START,
-    START_SPREAD,
     Sites,
     loads,
     noise_of,
     shares_of,
-    travelling,
     unknown_share,
 )
 from slimgrad.errors import ConfigError
 
 AIM = 0.8  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
-SIGMAS = 3.5  # between what is aimed at in a layer and its limit, by the spread of what was measured in it
+SIGMAS = 3.0  # between what is aimed at in a layer and its limit, by the spread of what was measured in it
 QUOTA, FIRST_QUOTA = 1 / 16, 1 / 8  # of all values: originals that may be kept in one step; until each was measured
-LOOSEN = 2.0  # at most, from one measurement to the next
+LOOSEN, LOOSEN_TRIFLE = 2.0, 4.0  # at most, from one measurement to the next; where a site adds no more than ...
+TRIFLE = 1 / 2000  # ... of what is aimed at, in all and in every layer
 SET_EVERY = 5  # steps, while some sites wait for their turn
 ALARM = 1.2  # x what is aimed at: expected from here on, bounds are set anew at once
 ABSENT = 5  # steps until a site that did not run in its turn has another
 SURPRISE = 1.5  # x what was known of a site: from here on, its next turn comes sooner
 RECENT = 2.5  # x every: a site that sat out a round was measured less long ago than this
 GONE = 5  # x every: a site that has not run for longer, in a layer frozen since, say, is new when it runs again
-UNSEEN = 1 / 100  # of e2: what a site may add elsewhere although it did not when its error was last followed
+FINER_BITS = 3.0  # per value: what a finer code takes beyond the code itself, in whose place it is measured
 SMALL = 1 / 500  # of all values: the smallest tensors, up to this much in all, are coded as finely as can be
 LITTLE = 1 / 20  # of a layer's limit: below, an audit that finds many times what was expected says nothing
 FORGET = 0.5  # per round: what was known of a site that is exact now
@@ -115,16 +114,16 @@ class Noise:
         sites = state["sites"]
         if not sites:  # originals of all sites at once would be the memory of a plain step
             return Request(gradients=None) if is_due(step, self.every) else NOTHING
-        due = [key for key, entry in sites.items() if entry["rel"] and entry["due"] <= step]
-        new = [key for key in due if sites[key]["travels"] and not sites[key]["far"]["n"]]
-        far: list[str] = []
-        if new or is_due(step, self.every):  # then some of the errors that travel are followed
-            candidates = new or [key for key, entry in sites.items() if entry["travels"] and entry["rel"]]
-            far = _of_one_role(_within_quota(self._most_doubtful_first(candidates, sites, step), sites), sites)
-        chosen = far or _within_quota(_most_noise_first(due, sites), sites)
-        if is_due(step, self.every) and not any(entry["rel"] for entry in sites.values()):
-            chosen = list(sites)  # exact ones are not measured, but it is time to forget a little
-        return Request(errors=_sites(chosen), travels=_sites(far))
+        due = _most_noise_first([key for key, entry in sites.items() if entry["rel"] and entry["due"] <= step], sites)
+        far = _of_one_role([key for key in due if sites[key]["travels"]], sites)
+        new = [key for key in far if not sites[key]["far"]["n"]]
+        if new:
+            return Request(travels=_sites(_within_quota(new, sites)))
+        if far:
+            return Request(travels=_sites(_within_quota(far, sites, FINER_BITS)))
+        if not due and is_due(step, self.every) and not any(entry["rel"] for entry in sites.values()):
+            due = list(sites)  # exact ones are not measured, but it is time to forget a little
+        return Request(errors=_sites(_within_quota(due, sites)))
 
     def update(self, state: State, reading: Reading) -> State:
         known, step = state["sites"], reading.step
@@ -213,26 +212,14 @@ class Noise:
         wanted = {site_key(one.site) for one in reading.sites if one.rms or one.density < 1.0}
         for key, entry in sites.items():
             if key in wanted:
-                is_surprise = key in known and noise_of(entry) > SURPRISE * noise_of(known[key])
+                usual = SURPRISE * noise_of(known[key]) if key in known else math.inf
+                is_surprise = noise_of(entry) > max(usual, TRIFLE * self.e2 / entry["seen"] ** 2)
                 entry["due"] = self._next_round(reading.step)
                 if reading.step >= self.every and not is_surprise:
                     entry["due"] += self.every
                 entry["fresh"] = entry["fresh"] and not is_surprise
             elif key not in seen and entry["due"] <= reading.step:
                 entry["due"] = reading.step + ABSENT  # it did not run: others first
-
-    def _most_doubtful_first(self, keys: Iterable[str], sites: Sites, step: int) -> list[str]:
-        """Return the keys ordered by how much noise may travel since it was last followed; those never followed first.
-
-        UNSEEN is on top of what is known: errors that went nowhere in a new network may do so in a trained one.
-        """
-
-        def doubt(key: str) -> tuple[bool, float, str]:
-            entry, far = sites[key], sites[key]["far"]
-            noise = travelling(entry) * entry["rel"] ** 2 + UNSEEN * self.e2
-            return far["n"] > 0, -noise * (step - far["at"]), key
-
-        return sorted(keys, key=doubt)
 
     def _next_round(self, step: int) -> int:
         """Return the first step of the round after this one: within a round each site that is due has its turn."""
@@ -241,22 +228,28 @@ class Noise:
     def _is_alarming(self, state: State) -> bool:
         loads, spreads = state["loads"], state["spreads"]
         spent = sum(noise_of(entry) * entry["rel"] ** 2 for entry in state["sites"].values())
+        aims = self._aims(loads, spreads)
         return state["calibration"] * spent > ALARM * AIM * self.e2 or any(
-            load > ALARM * self._aim(layer, spreads) for layer, load in loads.items()
+            load > ALARM * aim for load, aim in zip(loads.values(), aims, strict=True)
         )
 
-    def _aim(self, layer: str, spreads: Mapping[str, float]) -> float:
-        """Return the share of a layer's gradient that is aimed at: so far below its limit as measurements scatter."""
-        spread = spreads.get(layer, START_SPREAD)
-        return self.e2 * (AIM if layer == ALL else self.cap * math.exp(-SIGMAS * math.sqrt(spread)))
+    def _aims(self, layers: Iterable[str], spreads: Mapping[str, float]) -> np.ndarray:
+        """Return what is aimed at in each layer, a share of its gradient: below its limit as measurements scatter."""
+        aims = [
+            AIM if layer == ALL else self.cap * math.exp(-SIGMAS * math.sqrt(spread))
+            for layer, spread in sensitivity.pooled(spreads, layers).items()
+        ]
+        return self.e2 * np.array(aims)
 
     def _spend(self, sites: Sites, calibration: float, spreads: Mapping[str, float]) -> dict[str, float]:
         """Choose the bounds of all sites, in place, and return the noise that is then expected."""
         small = _small(sites)
         keys = list(sites)
         unknown = {role: unknown_share(sites, role) for role in {entry["role"] for entry in sites.values()}}
-        items = [self._item(sites[key], key in small, unknown[sites[key]["role"]]) for key in keys]
-        steps = cheapest(items, AIM * self.e2 / calibration, self._limits(sites, spreads))
+        limits, budget = self._limits(sites, spreads), AIM * self.e2 / calibration
+        trifles = _trifles(sites, limits, budget)
+        items = [self._item(sites[key], key in small, key in trifles, unknown[sites[key]["role"]]) for key in keys]
+        steps = cheapest(items, budget, limits)
         for key, step in zip(keys, steps, strict=True):
             entry = sites[key]
             rel = step / 2.0 / entry["unit"]
@@ -265,20 +258,21 @@ class Noise:
             entry["rel"] = rel
         return loads(sites)
 
-    def _item(self, entry: State, is_small: bool, unknown: float) -> Item:
+    def _item(self, entry: State, is_small: bool, is_trifle: bool, unknown: float) -> Item:
         unit, rel, finest = entry["unit"], entry["rel"], FINEST_STEP / 2.0 / entry["unit"]
         is_known = entry["near"]["n"] >= 2 and entry["far"]["n"] if entry["travels"] else entry["own"]["n"] >= 2
-        limit = max(rel * LOOSEN if entry["fresh"] and is_known else rel, finest)
+        loosen = LOOSEN_TRIFLE if is_trifle else LOOSEN
+        limit = max(rel * loosen if entry["fresh"] and is_known else rel, finest)
         if not entry["own"]["n"] and unknown > 0:
-            limit = min(limit, math.sqrt(self._aim("", {}) / unknown))
-        coarsest = 2.0 * (finest if is_small else min(1.0, limit)) * unit
+            limit = min(limit, math.sqrt(self._aims([""], {})[0] / unknown))
+        coarsest = FINEST_STEP if is_small else min(COARSEST_STEP, 2.0 * limit * unit)
         factor = factor_of(entry["curve"], 2.0 * max(entry["seen"], finest) * unit, entry["bits"])
         return Item(entry["numel"], entry["curve"], factor, noise_of(entry) / (2.0 * unit) ** 2, coarsest)
 
     def _limits(self, sites: Sites, spreads: Mapping[str, float]) -> np.ndarray:
         """Return one row per layer: what a step of 1 RMS at each site adds, as a share of what the layer may suffer."""
         layers, shares = shares_of(sites)
-        aims = np.array([self._aim(layer, spreads) for layer in layers])
+        aims = self._aims(layers, spreads)
         units = np.array([entry["unit"] for entry in sites.values()])
         return shares / (2.0 * units) ** 2 / aims[:, None]
 
@@ -297,15 +291,17 @@ def _sites(keys: Iterable[str]) -> frozenset[Site]:
     return frozenset(site_of(key) for key in keys)
 
 
-def _within_quota(keys: list[str], sites: Sites) -> list[str]:
-    """Return the first of the keys, then as many others as fit."""
+def _within_quota(keys: list[str], sites: Sites, more_bits: float | None = None) -> list[str]:
+    """Return the first of the keys, then as many others as fit: by originals, or codes of so many more bits a value."""
     is_first = not all(entry["own"]["n"] for entry in sites.values() if entry["rel"])
     room = (FIRST_QUOTA if is_first else QUOTA) * sum(entry["numel"] for entry in sites.values())
     chosen: list[str] = []
     for key in keys:
-        if not chosen or sites[key]["numel"] <= room:
+        entry = sites[key]
+        size = entry["numel"] * (1.0 if more_bits is None else (entry["bits"] + more_bits) / EXACT_BITS)
+        if not chosen or size <= room:
             chosen.append(key)
-            room -= sites[key]["numel"]
+            room -= size
     return chosen
 
 
@@ -319,6 +315,16 @@ def _small(sites: Sites) -> set[str]:
             break
         small.add(key)
     return small
+
+
+def _trifles(sites: Sites, limits: np.ndarray, budget: float) -> set[str]:
+    """Return the sites that add next to nothing, to the whole and to any layer."""
+    used = (limits * [(2.0 * entry["rel"] * entry["unit"]) ** 2 for entry in sites.values()]).max(axis=0, initial=0.0)
+    return {
+        key
+        for (key, entry), most in zip(sites.items(), used, strict=True)
+        if max(most, noise_of(entry) * entry["rel"] ** 2 / budget) < TRIFLE
+    }
 
 
 def _forget(sites: Sites) -> None:

@@ -20,6 +20,8 @@ tenfold: gradients of layers with few parameters cancel out in some batches, and
 as one, by anything from nothing to half a step as the network moves. So every measurement also says how far it lies
 from what was expected, and the spread of a layer is the mean square of the logarithm of that ratio. How far the truth
 of audits lies from what is expected goes with it: in units of it, the same in a wide ResNet-18 and in narrow networks.
+Half of what is reckoned with is the mean of all layers: a layer is measured a few times while a network changes, and a
+calm row of measurements in one of them is chance as often as not.
 
 Note [Kin]. Where an error goes is believed of the site itself and of no other: the noise of a GPT's last norm grew
 800-fold in 120 steps, unseen, while those of its other norms hardly changed.
@@ -31,7 +33,8 @@ has a turn in every round; later, one that was found as expected sits out the ne
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,12 +42,14 @@ from slimgrad.bounds import formulas
 from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reading, SiteReading, State, site_key
 
 START = 0.25
-LEARN, LEARN_SPREAD = 0.7, 0.3  # weights of a new measurement
-START_SPREAD = 0.09  # of a layer: a standard deviation of 0.3, or a factor of 1.3
-LEAST_RATIO, MOST_RATIO = 0.6, 100.0  # measured / expected: less than this does no harm, and counts no more than this
+LEARN, LEARN_SPREAD = 0.7, 0.4  # weights of a new measurement
+START_SPREAD = 0.25  # of a layer: a standard deviation of 0.5, or a factor of 1.6
+POOLED = 0.5  # of a layer's spread: the mean of all layers, for few measurements say little about one
+LEAST_RATIO, MOST_RATIO = 0.6, 10.0  # measured / expected: less than this does no harm, and counts no more than this
 TYPICAL = 0.004  # noise at rel = 1 of a site whose error travels, before any was measured
 DRIFT = 0.5  # how far errors are taken to follow those near by, and of their role ...
 MOST_DRIFT = 4.0  # ... and from what change on no farther
+ASTRAY = 0.02  # of what several sites do together: shared out by their noise, wherever that went before
 COHERENCE = 2.0  # rounding errors are not independent: what formulas give, times this, before any was measured
 MOST_NOISE = 9.0  # x a layer's gradient: from there on, how much of what was seen is error cannot be told
 LOCAL_ROLES = frozenset({"conv input", "linear input"})
@@ -103,27 +108,57 @@ def spread_of(known: Mapping[str, float], layer: str, ratio: float, weight: floa
     return before + LEARN_SPREAD * min(1.0, weight) * (off**2 - before)
 
 
+def pooled(known: Mapping[str, float], layers: Iterable[str]) -> dict[str, float]:
+    """Return the spread to reckon with in each layer; see Note [Spread]."""
+    mean = sum(known.values()) / len(known) if known else START_SPREAD
+    return {layer: (1.0 - POOLED) * known.get(layer, START_SPREAD) + POOLED * mean for layer in layers}
+
+
 def measure(sites: Sites, error: ErrorReading, reading: Reading, expected: Mapping[str, float]) -> None:
     """Learn from one measurement, in place; what several sites do together is shared out as it was expected of them.
 
     `expected` is the noise of all and of each layer, as `loads` returns it: gradients were seen with their errors.
     """
+    keys = [key for key in map(site_key, error.sites) if key in sites and sites[key]["seen"]]
+    before = sum(sites[key][error.reach]["noise"] * sites[key]["seen"] ** 2 for key in keys)
+    for key, own in zip(keys, _shared_out(error, [sites[key] for key in keys]), strict=True):
+        _measure_one(sites[key], own, reading, expected)
+    if error.reach == "far" and before > 0:
+        _drift(sites, keys, error.noise2 / reading.energy / before)
+
+
+def _measure_one(entry: State, error: ErrorReading, reading: Reading, expected: Mapping[str, float]) -> None:
     noise, shares = error.noise2 / reading.energy * _grown(expected, ALL), _shares(error, reading, expected)
     if reading.weights:
         shares, noise = {**shares, ALL: noise}, sum(reading.weights.get(layer, 0.0) * s for layer, s in shares.items())
-    name, goes_on = error.reach, error.reach != "own"
-    keys = [key for key in map(site_key, error.sites) if key in sites and sites[key]["seen"]]
-    before = sum(sites[key][name]["noise"] * sites[key]["seen"] ** 2 for key in keys)
-    for key in keys:
-        entry, part = sites[key], sites[key][name]
-        if name == "near" and part["n"] and part["noise"] > 0:
-            entry["far"] = scaled(entry["far"], _followed(noise / (part["noise"] * entry["seen"] ** 2)))
-        factor = part["noise"] / before if before > 0 else 1.0 / (len(keys) * entry["seen"] ** 2)  # per rel^2
-        entry[name] = _learn(part, noise * factor, {layer: s * factor for layer, s in shares.items()}, reading.step)
-        entry["travels"] = entry["travels"] or goes_on
-        entry["fresh"] = entry["fresh"] or goes_on == entry["travels"]
-    if name == "far" and before > 0:
-        _drift(sites, keys, noise / before)
+    name, goes_on, rel2 = error.reach, error.reach != "own", entry["seen"] ** 2
+    part = entry[name]
+    if name == "near" and part["n"] and part["noise"] > 0:
+        entry["far"] = scaled(entry["far"], _followed(noise / (part["noise"] * rel2)))
+    entry[name] = _learn(part, noise / rel2, {layer: s / rel2 for layer, s in shares.items()}, reading.step)
+    entry["travels"] = entry["travels"] or goes_on
+    entry["fresh"] = entry["fresh"] or goes_on == entry["travels"]
+
+
+def _shared_out(error: ErrorReading, entries: list[State]) -> list[ErrorReading]:
+    """Return one reading per site of what several do together: of every layer's error, what was expected of each.
+
+    A little goes by noise alone: a site that was not seen to reach a layer may do so now.
+    """
+    if len(entries) <= 1:
+        return [error] * len(entries)
+    parts = [entry[error.reach] for entry in entries]
+    rel2 = np.array([entry["seen"] ** 2 for entry in entries])
+    noise = np.array([part["noise"] for part in parts]) * rel2
+    noise = noise / noise.sum() if noise.sum() > 0 else np.full(len(entries), 1.0 / len(entries))
+    split: list[dict[str, float]] = [{} for _ in entries]
+    for layer, value in error.layers.items():
+        known = np.array([part["shares"].get(layer, 0.0) for part in parts]) * rel2
+        known = known / known.sum() if known.sum() > 0 else noise
+        of_each = value * ((1.0 - ASTRAY) * known + ASTRAY * noise)
+        for own, share in zip(split, of_each.tolist(), strict=True):
+            own[layer] = share
+    return [replace(error, noise2=sum(own.values()), layers=own) for own in split]
 
 
 def fill_in(sites: Sites) -> None:
