@@ -139,6 +139,16 @@ def test_errors_that_travel_are_followed_one_by_one_and_again_although_they_went
     assert all(sum(site in turn for turn in turns[2:]) >= 4 for site in (FIRST, SECOND))
 
 
+def test_what_is_coded_as_finely_as_can_be_is_followed_once():
+    bound = Noise(0.05)
+    state = followed(bound, bound.start(), 2, {FIRST: 1e-12, SECOND: 1e-12})
+    state["sites"][site_key(FIRST)]["rel"] = FINEST_STEP / 2.0
+    request = bound.wants(100, state)
+    assert request.travels == {SECOND}
+    state["sites"][site_key(SECOND)]["due"] = 200
+    assert bound.wants(100, state) == Request(errors=frozenset({FIRST}))
+
+
 def test_a_role_is_followed_as_one_within_the_quota_of_its_codes():
     bound = Noise(0.05)
     sites = [(f"norm{i}", 1) for i in range(40)]

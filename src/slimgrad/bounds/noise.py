@@ -115,7 +115,7 @@ class Noise:
         if not sites:  # originals of all sites at once would be the memory of a plain step
             return Request(gradients=None) if is_due(step, self.every) else NOTHING
         due = _most_noise_first([key for key, entry in sites.items() if entry["rel"] and entry["due"] <= step], sites)
-        far = _of_one_role([key for key in due if sites[key]["travels"]], sites)
+        far = _of_one_role([key for key in due if _is_to_follow(sites[key])], sites)
         new = [key for key in far if not sites[key]["far"]["n"]]
         if new:
             return Request(travels=_sites(_within_quota(new, sites)))
@@ -280,6 +280,12 @@ class Noise:
 def _most_noise_first(keys: Iterable[str], sites: Sites) -> list[str]:
     """Return the keys ordered by the step from which on they are due; of one round, those that add the most first."""
     return sorted(keys, key=lambda key: (sites[key]["due"], -noise_of(sites[key]) * sites[key]["rel"] ** 2, key))
+
+
+def _is_to_follow(entry: State) -> bool:
+    """Return whether the site's error is to be followed; no more where its step is the finest and it does no harm."""
+    is_finest = entry["far"]["n"] > 0 and 2.0 * entry["rel"] * entry["unit"] <= FINEST_STEP
+    return entry["travels"] and not is_finest
 
 
 def _of_one_role(keys: list[str], sites: Sites) -> list[str]:
