@@ -13,7 +13,8 @@ stay as they are.
 Note [Exact error]. For a few sites at a time the original is kept beside its code. Where the reader is linear in the
 tensor (convolution, matrix product), its error is the same function of `restored - original`: one weight gradient. For
 every other reader the node is called once by hand with the original in place, and what autograd then computes from the
-restored tensor is compared with that. Either way the error is followed to the parameters (streams.py).
+restored tensor is compared with that. Either way the error is followed to the parameters (streams.py). Where the errors
+of many sites are followed at once, a finer code takes the place of each original (finer.py).
 
 Note [One stream for all that travel]. Following an error costs up to another backward pass, so all errors of a step
 that go on to earlier layers go together, and the reading says what they do together. Errors that end in the layer's
@@ -143,8 +144,8 @@ class Meter:
             return
         request, site = self._request, stored.site
         wants_readers = request.gradients is None or site in request.gradients
-        keeps, follows = self._may_keep(stored), request.travels is not None and site in request.travels
-        original = tensor.detach() if keeps else Finer.of(stored, tensor) or tensor.detach() if follows else None
+        keeps = self._may_keep(stored)
+        original = tensor.detach() if keeps else self._finer(stored, tensor)
         wants_values = wants_readers or original is not None
         rms, density = _rms_and_density(tensor) if wants_values else (0.0, 1.0)
         reading = SiteReading(
@@ -188,6 +189,12 @@ class Meter:
         if stored.probe is not None:
             return stored.probe.original is not None
         return self._bytes_kept == 0 or self._bytes_kept + stored.nbytes <= QUOTA * self._bytes_seen
+
+    def _finer(self, stored: Stored, tensor: torch.Tensor) -> Finer | torch.Tensor | None:
+        """Return what an error that is followed is compared with; None where it is not."""
+        if self._request.travels is None or stored.site not in self._request.travels:
+            return None
+        return Finer.of(stored, tensor) or tensor.detach()
 
     def _is_our_thread(self) -> bool:
         """Return whether this thread is the one whose forward is measured: the first that comes."""
