@@ -130,7 +130,9 @@ def audit(session: Session, recorder: Recorder, fn: Callable[[], torch.Tensor]) 
     shares = {name: _share(exact[name], compressed[name]) for name in exact if name in compressed}
     ratio = ledger.snapshot().total.saved_ratio
     result = Audit(session.progress.n_steps, shares, session.tuning.noise(), ratio)
-    session.tuning.audited(result.noise, {name: share.noise for name, share in result.counted.items()}, result.step)
+    total = _sum(shares.values()).energy
+    errors = {name: share.error2 / total for name, share in result.counted.items()}
+    session.tuning.audited(result.noise, errors, result.step)
     return result
 
 

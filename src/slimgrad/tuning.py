@@ -70,7 +70,10 @@ class Tuning:
         return sum(known) if known else None
 
     def audited(self, noise: float, layers: Mapping[str, float], step: int) -> None:
-        """Tell the bounds what an audit has measured; a share of several bounds says nothing about one of them."""
+        """Tell the bounds what an audit has measured, in all and in layers, as shares of the whole gradient's energy.
+
+        What the errors of several bounds are together says nothing about one of them.
+        """
         if len(self.states) == 1:
             (bound,) = self.states
             learn = getattr(bound, "audited", None)

@@ -10,7 +10,7 @@ import pytest
 
 from slimgrad import Exact, Relative
 from slimgrad.bounds.base import ErrorReading, Reading, Request, SiteReading, site_key
-from slimgrad.bounds.noise import ABSENT, AIM, LOOSEN, LOOSEN_TRIFLE, Noise
+from slimgrad.bounds.noise import AIM, LAYER_AIM, LOOSEN, LOOSEN_TRIFLE, Noise
 from slimgrad.bounds.rates import FINEST_STEP
 from slimgrad.bounds.sensitivity import START, loads
 from slimgrad.errors import ConfigError
@@ -239,57 +239,6 @@ def errors_of(step, noise, *sites, rel=START, absent=()):
     told = tuple(one if one.site in sites else replace(one, rms=0.0, density=1.0) for one in seen)
     errors = tuple(ErrorReading((site,), noise, {site[0]: noise}) for site in sites)
     return Reading(step, 1.0, told, errors=errors, layers={"conv1": 0.5, "conv2": 0.5})
-
-
-def due_of(state, site):
-    return state["sites"][site_key(site)]["due"]
-
-
-def test_a_round_takes_each_site_in_its_turn():
-    bound = Noise(0.05)
-    state = bound.update(bound.start(), reading(1, 1e-4))
-    (first,) = bound.wants(2, state).errors
-    state = bound.update(state, errors_of(2, 1e-4, first))
-    assert bound.wants(3, state).errors == {FIRST, SECOND} - {first}
-
-
-def test_in_a_round_those_that_add_the_most_come_first():
-    for loud in (FIRST, SECOND):
-        bound = Noise(0.05)
-        noises = {site: 1e-4 if site == loud else 1e-6 for site in (FIRST, SECOND)}
-        errors = tuple(ErrorReading((site,), noise, {site[0]: noise}) for site, noise in noises.items())
-        state = bound.update(bound.start(), replace(reading(2, 1e-4), errors=errors))
-        assert bound.wants(5, state).errors == {loud}
-
-
-def test_a_site_that_is_as_expected_waits_longer_and_longer():
-    bound, turns = Noise(0.05), []
-    state = bound.update(bound.start(), reading(1, 1e-4))
-    for step in range(2, 1000):
-        wanted = bound.wants(step, state).errors
-        if wanted:
-            rel = rel_of(bound, FIRST, state)
-            state = bound.update(state, errors_of(step, 1e-4 * (rel / START) ** 2, *wanted, rel=rel))
-        turns += [step] if FIRST in wanted else []
-    pauses = [after - before for before, after in pairwise(turns)]
-    assert len(turns) <= 12
-    assert pauses[-1] == 2 * bound.every > max(pauses[:3])
-
-
-def test_a_site_that_adds_more_than_expected_has_its_next_turn_sooner():
-    bound = Noise(0.05)
-    state = bound.update(bound.start(), reading(40, 1e-4))
-    as_expected, more = (bound.update(state, errors_of(100, noise, FIRST)) for noise in (1e-4, 1e-3))
-    assert due_of(more, FIRST) < due_of(as_expected, FIRST)
-
-
-def test_sites_that_did_not_run_or_had_no_gradient_leave_their_turn_to_others():
-    bound = Noise(0.05)
-    state = bound.update(bound.start(), reading(1, 1e-4))
-    absent = bound.update(state, errors_of(3, 1e-4, SECOND, absent=(FIRST,)))
-    assert due_of(absent, FIRST) == 3 + ABSENT
-    no_gradient = replace(errors_of(3, 1e-4, FIRST, SECOND), errors=())
-    assert due_of(bound.update(state, no_gradient), FIRST) > 4
 
 
 def test_bounds_are_set_when_all_had_their_turn_and_at_once_when_a_layer_gets_too_much():

@@ -1,48 +1,38 @@
 """Noise(e2): the error that compression adds to the gradient is at most e2 of the gradient's energy.
 
 The promise, over any 10 audits: the mean of ||error||^2 / ||gradient||^2 is at most e2, none exceeds 1.5 e2, and no
-layer's own share exceeds 4 e2. docs/bounds.md says what it rests on and what it does not cover.
+layer's own error, summed over the ten, exceeds 4 e2 of its gradient's energy, summed likewise. docs/bounds.md says what
+it rests on and what it does not cover.
 
-How: what each site adds to the gradient and to each layer is measured in the run, a few sites at a time
-(sensitivity.py); the budget is then spent where it buys the most bytes, with a limit per layer (rates.py). The state:
+How: what each site adds to the gradient and to each layer is measured in the run (sensitivity.py), a few sites at a
+time (turns.py); how well that foretells the next measurement is measured too (foresight.py); the budget is then spent
+where it buys the most bytes, with a limit per layer (rates.py). The state, beside what foresight.py keeps in it:
 
     sites         what is known of each, and its bound; see sensitivity.py
-    loads         the noise expected in all and in each layer, as a share of its gradient
-    spreads       by layer, how far measurements lie from what was expected; see Note [Spread] in sensitivity.py
-    calibration   measured / expected noise in audits, a slow mean
+    loads         the noise expected in all and in each layer, as a share of its gradient, before any correction
     broken        by layer, whose limit a measurement or an audit found exceeded: the step, and the share of the last
 
 Bounds are set anew when all sites that were due have had their turn, every few steps until then, and at once when a
 measurement says that a layer or the whole gets more than its share. A bound becomes looser by at most LOOSEN and only
 after a new measurement, the second at least, and not one that found much more than expected; errors that travel must
-have been followed once. What no step keeps within the limits is kept exactly, and tried again later: what is exact is
-not measured, so what was known of it is slowly forgotten.
+have been followed once. While that alone keeps many bytes, measurements come sooner. What no step keeps within the
+limits is kept exactly, and tried again later: what is exact is not measured, so what was known of it is slowly
+forgotten.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from slimgrad.bounds import sensitivity
-from slimgrad.bounds.base import (
-    FIRST_STEPS,
-    NEGLIGIBLE,
-    NOTHING,
-    Reading,
-    Request,
-    Site,
-    State,
-    is_due,
-    site_key,
-    site_of,
-)
+from slimgrad.bounds import foresight, sensitivity, turns
+from slimgrad.bounds.base import NEGLIGIBLE, NOTHING, Reading, Request, Site, State, is_due, site_key, site_of
 from slimgrad.bounds.fixed import Exact, Relative
-from slimgrad.bounds.rates import COARSEST_STEP, EXACT_BITS, FINEST_STEP, Item, cheapest, factor_of
+from slimgrad.bounds.rates import COARSEST_STEP, FINEST_STEP, Item, bits, cheapest, factor_of
 from slimgrad.bounds.sensitivity import (
     ALL,
     PARTS,
@@ -55,22 +45,18 @@ from slimgrad.bounds.sensitivity import (
 )
 from slimgrad.errors import ConfigError
 
-AIM = 0.8  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
-SIGMAS = 3.0  # between what is aimed at in a layer and its limit, by the spread of what was measured in it
-QUOTA, FIRST_QUOTA = 1 / 16, 1 / 8  # of all values: originals that may be kept in one step; until each was measured
+AIM = 0.65  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
+LAYER_AIM = 0.3  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
 LOOSEN, LOOSEN_TRIFLE = 2.0, 4.0  # at most, from one measurement to the next; where a site adds no more than ...
-TRIFLE = 1 / 2000  # ... of what is aimed at, in all and in every layer
+TRIFLE = 1 / 300  # ... of what is aimed at, in all and in every layer
 SET_EVERY = 5  # steps, while some sites wait for their turn
 ALARM = 1.2  # x what is aimed at: expected from here on, bounds are set anew at once
-ABSENT = 5  # steps until a site that did not run in its turn has another
-SURPRISE = 1.5  # x what was known of a site: from here on, its next turn comes sooner
 RECENT = 2.5  # x every: a site that sat out a round was measured less long ago than this
 GONE = 5  # x every: a site that has not run for longer, in a layer frozen since, say, is new when it runs again
-FINER_BITS = 3.0  # per value: what a finer code takes beyond the code itself, in whose place it is measured
+MUCH_COARSER, MANY_BYTES = 1.4, 0.05  # of a step, and of all bytes: what is worth a measurement before its time
 SMALL = 1 / 500  # of all values: the smallest tensors, up to this much in all, are coded as finely as can be
 LITTLE = 1 / 20  # of a layer's limit: below, an audit that finds many times what was expected says nothing
 FORGET = 0.5  # per round: what was known of a site that is exact now
-CALIBRATE, CALIBRATED = 0.2, (0.25, 4.0)  # weight of an audit, and limits of what audits may do
 WORTH_A_REMARK = 0.05  # share of the values: small tensors are exact where that is cheap
 
 
@@ -103,7 +89,7 @@ class Noise:
             )
 
     def start(self) -> State:
-        return {"calibration": 1.0, "sites": {}, "loads": {}, "spreads": {}, "broken": {}}
+        return {**foresight.start(), "sites": {}, "loads": {}, "broken": {}}
 
     def at(self, site: Site, state: State) -> Exact | Relative:
         entry = state["sites"].get(site_key(site))
@@ -114,72 +100,54 @@ class Noise:
         sites = state["sites"]
         if not sites:  # originals of all sites at once would be the memory of a plain step
             return Request(gradients=None) if is_due(step, self.every) else NOTHING
-        due = _most_noise_first([key for key, entry in sites.items() if entry["rel"] and entry["due"] <= step], sites)
-        far = _of_one_role([key for key in due if _is_to_follow(sites[key])], sites)
-        new = [key for key in far if not sites[key]["far"]["n"]]
-        if new:
-            return Request(travels=_sites(_within_quota(new, sites)))
-        if far:
-            return Request(travels=_sites(_within_quota(far, sites, FINER_BITS)))
-        if not due and is_due(step, self.every) and not any(entry["rel"] for entry in sites.values()):
-            due = list(sites)  # exact ones are not measured, but it is time to forget a little
-        return Request(errors=_sites(_within_quota(due, sites)))
+        return turns.request(step, sites, self.every)
 
     def update(self, state: State, reading: Reading) -> State:
         known, step = state["sites"], reading.step
+        parts = foresight.parts(state["parts"], reading)
+        reading = replace(reading, layers={layer: part * reading.energy for layer, part in parts.items()})
         sites = {key: dict(entry) for key, entry in known.items()}
         for one in reading.sites:
             key = site_key(one.site)
             sites[key] = {**sensitivity.seen(sites.get(key), one, reading.energy), "last": step}
         sites = {key: entry for key, entry in sites.items() if not self._is_gone(entry, step)}
-        spreads = sensitivity.spreads(state["spreads"], sites, reading, state["loads"], RECENT * self.every)
+        state = foresight.learn(state, sites, reading, RECENT * self.every)
         for error in reading.errors:
             sensitivity.measure(sites, error, reading, state["loads"])
-        self._give_turns(sites, known, reading)
+        turns.give(sites, known, reading, self.every, TRIFLE * self.e2)
         if is_due(step, self.every):
             _forget(sites)
-        broken = {
-            layer: [step, value / max(reading.layers.get(layer, 0.0), NEGLIGIBLE * reading.energy)]
-            for error in reading.errors
-            for layer, value in error.layers.items()
-            if value > self.cap * self.e2 * max(reading.layers.get(layer, 0.0), NEGLIGIBLE * reading.energy)
-        }
-        state = {**state, "sites": sites, "spreads": spreads, "broken": {**state["broken"], **broken}}
+        state |= {"parts": parts, "sites": sites, "broken": {**state["broken"], **self._broken(reading)}}
         state["loads"] = sensitivity.moved(state["loads"], known, sites)
         is_waiting = any(entry["rel"] and entry["due"] <= step for entry in sites.values())
         is_time = not is_waiting or step % SET_EVERY == 0 or sites.keys() != known.keys()
         if is_time or self._is_alarming(state):
             sensitivity.fill_in(sites)
-            state["loads"] = self._spend(sites, state["calibration"], spreads)
+            state["loads"] = self._spend(sites, state, step)
         return state
 
     def noise(self, state: State) -> float | None:
         return state["calibration"] * state["loads"][ALL] if state["sites"] else None
 
     def audited(self, state: State, measured: float, layers: Mapping[str, float], step: int) -> State:
-        """Learn from an audit how far expectation and truth are apart, in all and in each layer."""
+        """Learn from an audit how far expectation and truth are apart, in all and in each layer.
+
+        `layers` are the errors of those that count, as `measured` is: shares of the whole gradient's energy.
+        """
         expected = self.noise(state)
         if not expected or not 0.0 < measured < math.inf:
             return state
-        low, high = CALIBRATED
-        calibration = min(high, max(low, state["calibration"] * (measured / expected) ** CALIBRATE))
-        is_told = self.cap < math.inf and sensitivity.is_complete(state["sites"])
-        known, loads = state["spreads"], state["loads"] if is_told else {}
-        little = LITTLE * self.cap * self.e2
-        ratios = {
-            layer: (share + little) / (loads[layer] + little) for layer, share in layers.items() if layer in loads
-        }
-        spreads = {**known, **{layer: sensitivity.spread_of(known, layer, ratio) for layer, ratio in ratios.items()}}
-        broken = {layer: [step, share] for layer, share in layers.items() if share > self.cap * self.e2}
+        shares = {layer: error / max(state["parts"].get(layer, 0.0), NEGLIGIBLE) for layer, error in layers.items()}
+        limit, loads = self.cap * self.e2, state["loads"]
+        broken = {layer: [step, share] for layer, share in shares.items() if share > limit}
+        state = {**state, "broken": {**state["broken"], **broken}}
+        state = foresight.put_to_test(state, foresight.WHOLE, measured / loads[ALL])
+        if limit < math.inf and sensitivity.is_complete(state["sites"]):
+            for layer in shares.keys() & loads.keys():
+                ratio = (shares[layer] + LITTLE * limit) / (loads[layer] + LITTLE * limit)
+                state = foresight.put_to_test(state, layer, ratio)
         sites = {key: dict(entry) for key, entry in state["sites"].items()}
-        return {
-            **state,
-            "loads": self._spend(sites, calibration, spreads),
-            "sites": sites,
-            "calibration": calibration,
-            "spreads": spreads,
-            "broken": {**state["broken"], **broken},
-        }
+        return {**state, "loads": self._spend(sites, state, step), "sites": sites}
 
     def remarks(self, state: State) -> list[str]:
         """Return what a report should say."""
@@ -206,53 +174,43 @@ class Noise:
         """Return whether a site has not run for so long that its share is for others; exact ones have none."""
         return entry["rel"] > 0 and step - entry["last"] > GONE * self.every
 
-    def _give_turns(self, sites: Sites, known: Sites, reading: Reading) -> None:
-        """Set when each site that was to be measured is to be measured again, in place; see Note [When]."""
-        seen = {site_key(one.site) for one in reading.sites}
-        wanted = {site_key(one.site) for one in reading.sites if one.rms or one.density < 1.0}
-        for key, entry in sites.items():
-            if key in wanted:
-                usual = SURPRISE * noise_of(known[key]) if key in known else math.inf
-                is_surprise = noise_of(entry) > max(usual, TRIFLE * self.e2 / entry["seen"] ** 2)
-                entry["due"] = self._next_round(reading.step)
-                if reading.step >= self.every and not is_surprise:
-                    entry["due"] += self.every
-                entry["fresh"] = entry["fresh"] and not is_surprise
-            elif key not in seen and entry["due"] <= reading.step:
-                entry["due"] = reading.step + ABSENT  # it did not run: others first
-
-    def _next_round(self, step: int) -> int:
-        """Return the first step of the round after this one: within a round each site that is due has its turn."""
-        return next((first for first in FIRST_STEPS if first > step), (step // self.every + 1) * self.every)
+    def _broken(self, reading: Reading) -> dict[str, list[float]]:
+        """Return the layers of which a measurement found an error above their limit."""
+        energies = {layer: max(energy, NEGLIGIBLE * reading.energy) for layer, energy in reading.layers.items()}
+        return {
+            layer: [reading.step, value / energies[layer]]
+            for error in reading.errors
+            for layer, value in error.layers.items()
+            if layer in energies and value > self.cap * self.e2 * energies[layer]
+        }
 
     def _is_alarming(self, state: State) -> bool:
-        loads, spreads = state["loads"], state["spreads"]
+        loads = state["loads"]
         spent = sum(noise_of(entry) * entry["rel"] ** 2 for entry in state["sites"].values())
-        aims = self._aims(loads, spreads)
+        aims = self._aims(loads, state)
         return state["calibration"] * spent > ALARM * AIM * self.e2 or any(
             load > ALARM * aim for load, aim in zip(loads.values(), aims, strict=True)
         )
 
-    def _aims(self, layers: Iterable[str], spreads: Mapping[str, float]) -> np.ndarray:
-        """Return what is aimed at in each layer, a share of its gradient: below its limit as measurements scatter."""
-        aims = [
-            AIM if layer == ALL else self.cap * math.exp(-SIGMAS * math.sqrt(spread))
-            for layer, spread in sensitivity.pooled(spreads, layers).items()
-        ]
+    def _aims(self, layers: Iterable[str], state: State) -> np.ndarray:
+        """Return what is aimed at in each layer, before correction: a share of its gradient."""
+        corrections = {**foresight.corrections(state, layers), ALL: state["calibration"]}
+        aims = [(AIM if layer == ALL else LAYER_AIM * self.cap) / corrections[layer] for layer in layers]
         return self.e2 * np.array(aims)
 
-    def _spend(self, sites: Sites, calibration: float, spreads: Mapping[str, float]) -> dict[str, float]:
+    def _spend(self, sites: Sites, state: State, step: int) -> dict[str, float]:
         """Choose the bounds of all sites, in place, and return the noise that is then expected."""
-        small = _small(sites)
+        small = turns.smallest(sites, SMALL)
         keys = list(sites)
         unknown = {role: unknown_share(sites, role) for role in {entry["role"] for entry in sites.values()}}
-        limits, budget = self._limits(sites, spreads), AIM * self.e2 / calibration
+        limits, budget = self._limits(sites, state), AIM * self.e2 / state["calibration"]
         trifles = _trifles(sites, limits, budget)
         items = [self._item(sites[key], key in small, key in trifles, unknown[sites[key]["role"]]) for key in keys]
         steps = cheapest(items, budget, limits)
-        for key, step in zip(keys, steps, strict=True):
+        turns.hurry(sites, _held_back(sites, small, items, steps, budget, limits), step, self.every)
+        for key, chosen in zip(keys, steps, strict=True):
             entry = sites[key]
-            rel = step / 2.0 / entry["unit"]
+            rel = chosen / 2.0 / entry["unit"]
             if rel > entry["rel"]:
                 entry["fresh"] = False
             entry["rel"] = rel
@@ -264,63 +222,34 @@ class Noise:
         loosen = LOOSEN_TRIFLE if is_trifle else LOOSEN
         limit = max(rel * loosen if entry["fresh"] and is_known else rel, finest)
         if not entry["own"]["n"] and unknown > 0:
-            limit = min(limit, math.sqrt(self._aims([""], {})[0] / unknown))
+            limit = min(limit, math.sqrt(self._aims([""], self.start())[0] / unknown))
         coarsest = FINEST_STEP if is_small else min(COARSEST_STEP, 2.0 * limit * unit)
         factor = factor_of(entry["curve"], 2.0 * max(entry["seen"], finest) * unit, entry["bits"])
         return Item(entry["numel"], entry["curve"], factor, noise_of(entry) / (2.0 * unit) ** 2, coarsest)
 
-    def _limits(self, sites: Sites, spreads: Mapping[str, float]) -> np.ndarray:
+    def _limits(self, sites: Sites, state: State) -> np.ndarray:
         """Return one row per layer: what a step of 1 RMS at each site adds, as a share of what the layer may suffer."""
         layers, shares = shares_of(sites)
-        aims = self._aims(layers, spreads)
+        aims = self._aims(layers, state)
         units = np.array([entry["unit"] for entry in sites.values()])
         return shares / (2.0 * units) ** 2 / aims[:, None]
 
 
-def _most_noise_first(keys: Iterable[str], sites: Sites) -> list[str]:
-    """Return the keys ordered by the step from which on they are due; of one round, those that add the most first."""
-    return sorted(keys, key=lambda key: (sites[key]["due"], -noise_of(sites[key]) * sites[key]["rel"] ** 2, key))
-
-
-def _is_to_follow(entry: State) -> bool:
-    """Return whether the site's error is to be followed; no more where its step is the finest and it does no harm."""
-    is_finest = entry["far"]["n"] > 0 and 2.0 * entry["rel"] * entry["unit"] <= FINEST_STEP
-    return entry["travels"] and not is_finest
-
-
-def _of_one_role(keys: list[str], sites: Sites) -> list[str]:
-    """Return those of the role of the first: what roles do together says nothing about a small share of one of them."""
-    return [key for key in keys if sites[key]["role"] == sites[keys[0]]["role"]]
-
-
-def _sites(keys: Iterable[str]) -> frozenset[Site]:
-    return frozenset(site_of(key) for key in keys)
-
-
-def _within_quota(keys: list[str], sites: Sites, more_bits: float | None = None) -> list[str]:
-    """Return the first of the keys, then as many others as fit: by originals, or codes of so many more bits a value."""
-    is_first = not all(entry["own"]["n"] for entry in sites.values() if entry["rel"])
-    room = (FIRST_QUOTA if is_first else QUOTA) * sum(entry["numel"] for entry in sites.values())
-    chosen: list[str] = []
-    for key in keys:
-        entry = sites[key]
-        size = entry["numel"] * (1.0 if more_bits is None else (entry["bits"] + more_bits) / EXACT_BITS)
-        if not chosen or size <= room:
-            chosen.append(key)
-            room -= size
-    return chosen
-
-
-def _small(sites: Sites) -> set[str]:
-    """Return the smallest sites, SMALL of all values together: a fine code of them costs nothing."""
-    room = SMALL * sum(entry["numel"] for entry in sites.values())
-    small: set[str] = set()
-    for key in sorted(sites, key=lambda key: (sites[key]["numel"], key)):
-        room -= sites[key]["numel"]
-        if room < 0:
-            break
-        small.add(key)
-    return small
+def _held_back(
+    sites: Sites, small: set[str], items: Sequence[Item], steps: Sequence[float], budget: float, limits: np.ndarray
+) -> list[str]:
+    """Return the sites that would be much coarser but for want of a measurement; none where that keeps few bytes."""
+    free = [
+        item if key in small else replace(item, coarsest=COARSEST_STEP) for key, item in zip(sites, items, strict=True)
+    ]
+    wishes = cheapest(free, budget, limits)
+    gains = {
+        key: item.numel * item.factor * (bits(item.curve, now) - bits(item.curve, wish))
+        for key, item, now, wish in zip(sites, items, steps, wishes, strict=True)
+        if now and wish > MUCH_COARSER * now
+    }
+    n_bits = sum(entry["numel"] * entry["bits"] for entry in sites.values())
+    return list(gains) if sum(gains.values()) > MANY_BYTES * n_bits else []
 
 
 def _trifles(sites: Sites, limits: np.ndarray, budget: float) -> set[str]:

@@ -9,31 +9,18 @@ A site's entry, a plain dict:
                       its way, and to all that its error travels to, these included. noise: a share of the whole
                       gradient; shares: of each layer's own gradient; n and at: measurements, and the step of the last
     fresh             whether a measurement came since the bound was last loosened
-    due, last         the step from which on it is to be measured again, see Note [When]; the last in which it was seen
+    due, last         the step from which on it is to be measured again, see turns.py; the last in which it was seen
 
 Noise grows with the square of the bound and the noises of sites add up (docs/bounds.md has both measured), so these
 numbers say what any choice of bounds adds, in all and to each layer.
 
-Note [Spread]. Figures are means of what was found: without a margin, so that all that is promised can be used. The
-margin is kept elsewhere, and is measured too. Errors of a layer scatter from batch to batch, some by a tenth, some
-tenfold: gradients of layers with few parameters cancel out in some batches, and a large even part of a map is rounded
-as one, by anything from nothing to half a step as the network moves. So every measurement also says how far it lies
-from what was expected, and the spread of a layer is the mean square of the logarithm of that ratio. How far the truth
-of audits lies from what is expected goes with it: in units of it, the same in a wide ResNet-18 and in narrow networks.
-Half of what is reckoned with is the mean of all layers: a layer is measured a few times while a network changes, and a
-calm row of measurements in one of them is chance as often as not.
-
 Note [Kin]. Where an error goes is believed of the site itself and of no other: the noise of a GPT's last norm grew
 800-fold in 120 steps, unseen, while those of its other norms hardly changed.
-
-Note [When]. Rounds begin at the first steps and then every so often. Networks change fast at first, so that each site
-has a turn in every round; later, one that was found as expected sits out the next.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -42,10 +29,7 @@ from slimgrad.bounds import formulas
 from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reading, SiteReading, State, site_key
 
 START = 0.25
-LEARN, LEARN_SPREAD = 0.7, 0.4  # weights of a new measurement
-START_SPREAD = 0.25  # of a layer: a standard deviation of 0.5, or a factor of 1.6
-POOLED = 0.5  # of a layer's spread: the mean of all layers, for few measurements say little about one
-LEAST_RATIO, MOST_RATIO = 0.6, 10.0  # measured / expected: less than this does no harm, and counts no more than this
+LEARN = 0.7  # weight of a new measurement
 TYPICAL = 0.004  # noise at rel = 1 of a site whose error travels, before any was measured
 DRIFT = 0.5  # how far errors are taken to follow those near by, and of their role ...
 MOST_DRIFT = 4.0  # ... and from what change on no farther
@@ -74,46 +58,6 @@ def seen(entry: State | None, one: SiteReading, energy: float) -> State:
     return {**entry, **now, "seen": one.rel or START}
 
 
-def spreads(
-    known: Mapping[str, float], sites: Sites, reading: Reading, expected: Mapping[str, float], recent: float
-) -> dict[str, float]:
-    """Return by layer how far measurements lie from what was expected: the mean square of log(measured / expected).
-
-    Measurements more than `recent` steps apart say how the network has changed, and not how much they scatter.
-
-    To be asked before `measure` learns from the reading. `expected` is as `loads` returns it: a measurement of
-    little of what a layer gets says little. See Note [Spread].
-    """
-    measured: dict[str, float] = {}
-    foreseen: dict[str, float] = {}
-    for error in reading.errors:
-        parts = [
-            (sites[key][error.reach], sites[key]["seen"] ** 2) for key in map(site_key, error.sites) if key in sites
-        ]
-        for layer, share in _shares(error, reading, expected).items():
-            before = sum(part["shares"].get(layer, 0.0) * rel2 for part, rel2 in parts)
-            if before > 0 and all(part["n"] and reading.step - part["at"] <= recent for part, _ in parts):
-                measured[layer] = measured.get(layer, 0.0) + share
-                foreseen[layer] = foreseen.get(layer, 0.0) + before
-    weights = {layer: max(measured[layer], foreseen[layer]) / (expected.get(layer) or math.inf) for layer in measured}
-    return {
-        **known,
-        **{layer: spread_of(known, layer, measured[layer] / foreseen[layer], weights[layer]) for layer in measured},
-    }
-
-
-def spread_of(known: Mapping[str, float], layer: str, ratio: float, weight: float = 1.0) -> float:
-    """Return the spread of a layer in which so many times what was expected has been found."""
-    before, off = known.get(layer, START_SPREAD), math.log(min(MOST_RATIO, max(LEAST_RATIO, ratio)))
-    return before + LEARN_SPREAD * min(1.0, weight) * (off**2 - before)
-
-
-def pooled(known: Mapping[str, float], layers: Iterable[str]) -> dict[str, float]:
-    """Return the spread to reckon with in each layer; see Note [Spread]."""
-    mean = sum(known.values()) / len(known) if known else START_SPREAD
-    return {layer: (1.0 - POOLED) * known.get(layer, START_SPREAD) + POOLED * mean for layer in layers}
-
-
 def measure(sites: Sites, error: ErrorReading, reading: Reading, expected: Mapping[str, float]) -> None:
     """Learn from one measurement, in place; what several sites do together is shared out as it was expected of them.
 
@@ -128,9 +72,7 @@ def measure(sites: Sites, error: ErrorReading, reading: Reading, expected: Mappi
 
 
 def _measure_one(entry: State, error: ErrorReading, reading: Reading, expected: Mapping[str, float]) -> None:
-    noise, shares = error.noise2 / reading.energy * _grown(expected, ALL), _shares(error, reading, expected)
-    if reading.weights:
-        shares, noise = {**shares, ALL: noise}, sum(reading.weights.get(layer, 0.0) * s for layer, s in shares.items())
+    noise, shares = noise_and_shares(error, reading, expected)
     name, goes_on, rel2 = error.reach, error.reach != "own", entry["seen"] ** 2
     part = entry[name]
     if name == "near" and part["n"] and part["noise"] > 0:
@@ -143,13 +85,15 @@ def _measure_one(entry: State, error: ErrorReading, reading: Reading, expected: 
 def _shared_out(error: ErrorReading, entries: list[State]) -> list[ErrorReading]:
     """Return one reading per site of what several do together: of every layer's error, what was expected of each.
 
-    A little goes by noise alone: a site that was not seen to reach a layer may do so now.
+    A little goes by noise alone: a site that was not seen to reach a layer may do so now. The first time it all goes
+    by what each does near by.
     """
     if len(entries) <= 1:
         return [error] * len(entries)
     parts = [entry[error.reach] for entry in entries]
     rel2 = np.array([entry["seen"] ** 2 for entry in entries])
-    noise = np.array([part["noise"] for part in parts]) * rel2
+    is_first = error.reach == "far" and not any(part["n"] for part in parts)
+    noise = np.array([entry["near" if is_first else error.reach]["noise"] for entry in entries]) * rel2
     noise = noise / noise.sum() if noise.sum() > 0 else np.full(len(entries), 1.0 / len(entries))
     split: list[dict[str, float]] = [{} for _ in entries]
     for layer, value in error.layers.items():
@@ -238,6 +182,16 @@ def moved(expected: Mapping[str, float], before: Sites, after: Sites) -> dict[st
                 for layer, load in loads({key: sites[key]}).items():
                     sums[layer] = max(0.0, sums.get(layer, 0.0) + sign * load)
     return sums
+
+
+def noise_and_shares(
+    error: ErrorReading, reading: Reading, expected: Mapping[str, float]
+) -> tuple[float, dict[str, float]]:
+    """Return what an error is of the gradient, as the budget counts it, and of each layer's own."""
+    noise, shares = error.noise2 / reading.energy * _grown(expected, ALL), _shares(error, reading, expected)
+    if not reading.weights:
+        return noise, shares
+    return sum(reading.weights.get(layer, 0.0) * share for layer, share in shares.items()), {**shares, ALL: noise}
 
 
 def _shares(error: ErrorReading, reading: Reading, expected: Mapping[str, float]) -> dict[str, float]:

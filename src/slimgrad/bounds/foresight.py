@@ -1,0 +1,127 @@
+"""How what is measured compares with what was expected of it: on average, and how far it scatters.
+
+    state = foresight.learn(state, sites, reading, recent)      before sensitivity.measure learns from the reading
+    foresight.corrections(state, layers)                        by what to multiply what is expected of each layer
+
+Of the state of Noise these parts are kept here:
+
+    parts         by layer, what part of the gradient's energy it holds, usually; see Note [Parts]
+    calibration   measured / expected noise of the whole gradient, a slow mean
+    biases        by layer, the mean of log(measured / expected); see Note [Foresight]
+    spreads       by layer, the mean square of how far that logarithm lies from its mean
+
+Note [Foresight]. A site is measured again when its figures are already in use, so each measurement is a test of them
+that they have not seen. On average it finds more than was expected, for two reasons: errors grow against gradients
+while a task is learnt, and a budget that is spent where noise seems cheap is spent where it was underestimated. Both go
+on, so the mean of what was found beside what was expected corrects what is expected next. The mean of a scattered
+ratio is that of its logarithm and half of the spread.
+
+Note [Parts]. An error is compared with what a layer's gradient usually is, its part of the whole gradient of this
+batch, and not with what it happens to be. The gradient of a layer with few parameters cancels out in some batches and
+its error does not: in a VGG-16-BN the part of one batch norm with 16 parameters went from 0.0014 to 0.00007 between
+batches, and its share of error from 0.05 to 0.71. Only exact values could keep such a share down, and training, which
+adds up gradients of many batches, has no use for that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from slimgrad.bounds.base import ErrorReading, Reading, State, site_key
+from slimgrad.bounds.sensitivity import Sites, noise_and_shares, noise_of
+
+LEARN_PART, LEARN_CALIBRATION, LEARN_SPREAD = 0.3, 0.5, 0.4  # weights of a new measurement
+CALIBRATED = 0.25, 4.0  # limits of what one measurement says about the whole
+MOST_RATIO = 10.0  # measured / expected of a layer, or the inverse: one surprise counts as no more than this ...
+MOST_BIAS = 1.4  # ... and as this logarithm for the mean
+LEAST_OFF = -0.5  # a logarithm below the mean: less than was expected does no harm
+START_SPREAD = 0.25  # a standard deviation of 0.5, or a factor of 1.6
+POOLED = 0.5  # of what is said of a layer: the mean of all layers, for few measurements say little about one
+WHOLE = "**"  # the noise that the budget is about, among the layers
+
+
+def start() -> State:
+    """Return what is known before anything was measured."""
+    return {"parts": {}, "calibration": 1.0, "biases": {}, "spreads": {}}
+
+
+def parts(known: Mapping[str, float], reading: Reading) -> dict[str, float]:
+    """Return by layer what part of the gradient's energy it usually holds; see Note [Parts]."""
+    now = {layer: energy / reading.energy for layer, energy in reading.layers.items()}
+    learnt = {
+        layer: known[layer] + LEARN_PART * (part - known[layer]) if layer in known else part
+        for layer, part in now.items()
+    }
+    return {**known, **learnt}
+
+
+def learn(state: State, sites: Sites, reading: Reading, recent: float) -> State:
+    """Return the state with what the reading says about what was expected.
+
+    Measurements more than `recent` steps apart say how the network has changed, and not how well it is foreseen.
+    """
+    measured, foreseen = _compared(state["loads"], sites, reading, recent)
+    wholes = {**state["loads"], WHOLE: sum(noise_of(entry) * entry["seen"] ** 2 for entry in sites.values())}
+    for layer, before in foreseen.items():
+        weight = min(1.0, max(measured[layer], before) / (wholes.get(layer) or math.inf))
+        state = put_to_test(state, layer, measured[layer] / before, weight)
+    return state
+
+
+def put_to_test(state: State, layer: str, ratio: float, weight: float = 1.0) -> State:
+    """Return the state after so many times what was expected was found in a layer, or in the whole.
+
+    `weight` is the share that was measured: what is found in little of what a layer gets says little.
+    """
+    if layer == WHOLE:
+        low, high = CALIBRATED
+        off = min(high, max(low, ratio)) - state["calibration"]
+        return {**state, "calibration": state["calibration"] + LEARN_CALIBRATION * weight * off}
+    bias, spread = state["biases"].get(layer, 0.0), state["spreads"].get(layer, START_SPREAD)
+    off = math.log(min(MOST_RATIO, max(1.0 / MOST_RATIO, ratio))) - bias
+    weight *= LEARN_SPREAD
+    bias += weight * min(MOST_BIAS, max(-MOST_BIAS, off))
+    spread += weight * (max(LEAST_OFF, off) ** 2 - spread)
+    return {**state, "biases": {**state["biases"], layer: bias}, "spreads": {**state["spreads"], layer: spread}}
+
+
+def corrections(state: State, layers: Iterable[str]) -> dict[str, float]:
+    """Return measured / expected to reckon with in each layer; see Note [Foresight]."""
+    layers = list(layers)
+    biases, spreads = _pooled(state["biases"], layers, 0.0), _pooled(state["spreads"], layers, START_SPREAD)
+    return {layer: math.exp(biases[layer] + spreads[layer] / 2.0) for layer in layers}
+
+
+def _pooled(known: Mapping[str, float], layers: Iterable[str], start: float) -> dict[str, float]:
+    mean = sum(known.values()) / len(known) if known else start
+    return {layer: (1.0 - POOLED) * known.get(layer, start) + POOLED * mean for layer in layers}
+
+
+def _compared(
+    expected: Mapping[str, float], sites: Sites, reading: Reading, recent: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return what was measured in each layer and in the whole, and what was expected of the same sites."""
+    measured: dict[str, float] = {}
+    foreseen: dict[str, float] = {}
+    for error in reading.errors:
+        known = [
+            (sites[key][error.reach], sites[key]["seen"] ** 2) for key in map(site_key, error.sites) if key in sites
+        ]
+        if not all(part["n"] and reading.step - part["at"] <= recent for part, _ in known):
+            continue
+        for layer, share in _found(error, reading, expected).items():
+            before = sum(_known_of(part, layer) * rel2 for part, rel2 in known)
+            if before > 0:
+                measured[layer] = measured.get(layer, 0.0) + share
+                foreseen[layer] = foreseen.get(layer, 0.0) + before
+    return measured, foreseen
+
+
+def _found(error: ErrorReading, reading: Reading, expected: Mapping[str, float]) -> dict[str, float]:
+    noise, shares = noise_and_shares(error, reading, expected)
+    return shares if error.reach == "near" else {**shares, WHOLE: noise}  # what is near is part of what is far
+
+
+def _known_of(part: State, layer: str) -> float:
+    return part["noise"] if layer == WHOLE else part["shares"].get(layer, 0.0)
