@@ -45,8 +45,8 @@ from slimgrad.bounds.sensitivity import (
 )
 from slimgrad.errors import ConfigError
 
-AIM = 0.65  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
-LAYER_AIM = 0.3  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
+AIM = 0.7  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
+LAYER_AIM = 0.4  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
 LOOSEN, LOOSEN_TRIFLE = 2.0, 4.0  # at most, from one measurement to the next; where a site adds no more than ...
 TRIFLE = 1 / 300  # ... of what is aimed at, in all and in every layer
 SET_EVERY = 5  # steps, while some sites wait for their turn
@@ -117,8 +117,8 @@ class Noise:
         turns.give(sites, known, reading, self.every, TRIFLE * self.e2)
         if is_due(step, self.every):
             _forget(sites)
-        state |= {"parts": parts, "sites": sites, "broken": {**state["broken"], **self._broken(reading)}}
-        state["loads"] = sensitivity.moved(state["loads"], known, sites)
+        learnt = {"parts": parts, "sites": sites, "broken": {**state["broken"], **self._broken(reading)}}
+        state = {**state, **learnt, "loads": sensitivity.moved(state["loads"], known, sites)}
         is_waiting = any(entry["rel"] and entry["due"] <= step for entry in sites.values())
         is_time = not is_waiting or step % SET_EVERY == 0 or sites.keys() != known.keys()
         if is_time or self._is_alarming(state):
