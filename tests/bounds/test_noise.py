@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
@@ -65,7 +64,9 @@ def test_a_layer_whose_gradient_is_nothing_but_error_is_broken_and_no_more():
     bound = Noise(0.05)
     state = bound.update(bound.start(), reading(1, 0.01))
     gone = replace(reading(2, 0.01), layers=dict.fromkeys(reading(2, 0.01).layers, 0.0))
-    state = bound.update(state, gone)
+    assert not bound.update(state, gone)["broken"]  # once is chance
+    for step in range(2, 20):
+        state = bound.update(state, replace(gone, step=step))
     assert state["broken"]
     assert all(math.isfinite(share) for _, share in state["broken"].values())
 
@@ -77,7 +78,7 @@ def test_too_much_noise_tightens_at_once_and_meets_the_aim():
     assert bound.noise(state) <= AIM * 0.05 * (1 + 1e-6)
 
 
-@pytest.mark.parametrize(("noise", "most"), [(1e-4, LOOSEN), (1e-6, LOOSEN_TRIFLE)])
+@pytest.mark.parametrize(("noise", "most"), [(1e-3, LOOSEN), (1e-6, LOOSEN_TRIFLE)])
 def test_little_noise_loosens_slowly_and_only_after_a_second_measurement(noise, most):
     bound = Noise(0.05)
     once = bound.update(bound.start(), reading(1, noise))
@@ -88,9 +89,9 @@ def test_little_noise_loosens_slowly_and_only_after_a_second_measurement(noise, 
 
 def test_what_adds_much_more_than_it_did_is_not_loosened_unless_it_is_a_trifle():
     bound = Noise(0.05)
-    known = bound.update(bound.update(bound.start(), reading(1, 1e-7)), reading(2, 1e-7, START / 4))
+    known = bound.update(bound.update(bound.start(), reading(1, 1e-7, START / 16)), reading(2, 1e-7, START / 16))
     rel = rel_of(bound, FIRST, known)
-    same, trifle, grown = (bound.update(known, reading(3, noise, rel)) for noise in (1e-7, 1e-6, 1e-4))
+    same, trifle, grown = (bound.update(known, reading(3, noise, rel)) for noise in (1.6e-6, 1e-5, 1e-3))
     assert rel_of(bound, FIRST, same) > rel
     assert rel_of(bound, FIRST, trifle) > rel
     assert rel_of(bound, FIRST, grown) == rel
@@ -175,19 +176,21 @@ def load_after(bound, factors):
 def test_layers_whose_errors_scatter_stay_farther_below_their_limit():
     bound = Noise(0.05)
     calm, wild = load_after(bound, [1.0] * 20), load_after(bound, [0.4, 2.5] * 10)
-    assert 0.9 * bound.cap * 0.05 < calm < bound.cap * 0.05
-    assert wild < 0.4 * bound.cap * 0.05
+    assert 0.9 * LAYER_AIM < calm / (bound.cap * 0.05) <= LAYER_AIM * (1 + 1e-6)
+    assert wild < 0.9 * calm
 
 
 def test_a_broken_limit_is_said_and_what_causes_it_tightened():
     bound = Noise(0.05)
     state = bound.update(bound.start(), reading(1, 0.01, share=0.5))
     before = rel_of(bound, FIRST, state)
-    audited = bound.audited(state, 0.04, {"conv1": 0.6, "conv2": 0.01}, 7)
-    assert rel_of(bound, FIRST, audited) < before
-    assert rel_of(bound, FIRST, audited) < rel_of(bound, SECOND, audited)
-    assert any("conv1, 0.6 at step 7" in line for line in bound.remarks(audited))
-    assert not any("conv2" in line for line in bound.remarks(audited))
+    errors = {"conv1": 0.3, "conv2": 0.005}  # of the whole; each layer holds half of it
+    for step in (7, 8, 9):
+        state = bound.audited(state, 0.04, errors, step)
+    assert rel_of(bound, FIRST, state) < before
+    assert rel_of(bound, FIRST, state) < rel_of(bound, SECOND, state)
+    assert any("conv1, 0.6 at step 9" in line for line in bound.remarks(state))
+    assert not any("conv2" in line for line in bound.remarks(state))
 
 
 def test_what_is_exact_is_tried_again():
@@ -203,14 +206,15 @@ def test_a_site_that_runs_no_more_leaves_its_share_to_the_others():
     bound = Noise(0.05, every=10)
     both, state = (FIRST, SECOND), bound.start()
     for step in range(1, 101):
-        state = bound.update(state, reading(step, 0.02, rel_of(bound, FIRST, state), both))
+        rel = rel_of(bound, FIRST, state)
+        state = bound.update(state, reading(step, 0.02 * (rel / START) ** 2, rel, both))
     before = rel_of(bound, FIRST, state)
     asked = 0
     for step in range(101, 401):
         rel = rel_of(bound, FIRST, state)
         if not bound.wants(step, state).is_empty:
             asked += 1
-            state = bound.update(state, reading(step, 0.02 * (rel / before) ** 2, rel, (FIRST,)))
+            state = bound.update(state, reading(step, 0.02 * (rel / START) ** 2, rel, (FIRST,)))
     assert list(state["sites"]) == [site_key(FIRST)]
     assert rel_of(bound, FIRST, state) > 1.2 * before
     assert asked < 60  # and nobody waits for it
@@ -286,7 +290,7 @@ def test_an_audit_says_nothing_of_layers_before_every_error_was_measured():
     new = replace(site_reading(("conv3", 1)), rel=START)
     partly = bound.update(both, Reading(3, 1.0, (new,), layers={"conv1": 0.5, "conv2": 0.5}))
     for state, learns in ((both, True), (partly, False)):
-        after = bound.audited(state, 0.01, {"conv1": 0.1, "conv2": 1e-5}, 3)
+        after = bound.audited(state, 0.01, {"conv1": 0.05, "conv2": 5e-6}, 3)
         assert (after["spreads"].get("conv1") != state["spreads"].get("conv1")) is learns
 
 
@@ -297,7 +301,7 @@ def test_an_audit_that_finds_many_times_nothing_changes_no_bound_by_much():
         rel = rel_of(bound, FIRST, state)
         state = bound.update(state, reading(step, 1e-9 * (rel / START) ** 2, rel))
     load = state["loads"]["conv1"]
-    after = bound.audited(state, bound.noise(state), {"conv1": 1000 * load, "conv2": load}, 8)
+    after = bound.audited(state, bound.noise(state), {"conv1": 500 * load, "conv2": 0.5 * load}, 8)
     assert 1000 * load < 0.001 * bound.cap * bound.e2
     assert after["spreads"]["conv1"] <= state["spreads"]["conv1"]
     assert rel_of(bound, FIRST, after) >= rel_of(bound, FIRST, state)
@@ -308,3 +312,32 @@ def test_without_a_limit_per_layer_an_audit_teaches_none():
     state = bound.update(bound.start(), reading(1, 1e-5))
     state = bound.update(state, reading(2, 1e-5, rel_of(bound, FIRST, state)))
     assert bound.audited(state, 0.01, {"conv1": 0.1}, 3)["spreads"] == state["spreads"]
+
+
+def test_what_is_always_underestimated_is_expected_in_full_before_long():
+    bound = Noise(0.05)
+    state = bound.start()
+    for step in range(1, 60):  # errors grow by a tenth from each measurement to the next
+        rel = rel_of(bound, FIRST, state)
+        noise = 1e-4 * 1.1**step * (rel / START) ** 2
+        state = bound.update(state, reading(step, noise, rel))
+    assert state["calibration"] > 1.05
+    assert 2 * noise / bound.e2 < 1.0
+
+
+def test_while_much_waits_for_a_measurement_the_next_comes_before_the_round():
+    bound = Noise(0.05)
+    state = bound.update(bound.start(), reading(110, 1e-3, START / 16))
+    state = bound.update(state, reading(111, 1e-3, START / 16))
+    assert {entry["due"] for entry in state["sites"].values()} == {125}
+    settled = bound.update(bound.start(), reading(110, 0.2))
+    settled = bound.update(settled, reading(111, 0.0175, rel_of(bound, FIRST, settled)))
+    assert {entry["due"] for entry in settled["sites"].values()} == {300}
+
+
+def test_every_update_is_a_new_state_since_plans_go_by_its_identity():
+    bound = Noise(0.05)
+    state = bound.start()
+    for step in (1, 2, 3):
+        before, state = state, bound.update(state, reading(step, 1e-4))
+        assert state is not before

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from slimgrad.bounds import sensitivity
@@ -12,16 +10,12 @@ from slimgrad.bounds.sensitivity import (
     ALL,
     DRIFT,
     LEARN,
-    LEARN_SPREAD,
     START,
-    START_SPREAD,
     loads,
     noise_of,
     shares_of,
-    spreads,
 )
 
-RECENT = 250
 NORM, OTHER, CONV = ("norm", 1), ("other", 1), ("conv", 1)
 
 
@@ -83,10 +77,12 @@ def test_what_several_do_together_is_shared_out_layer_by_layer_as_it_was_expecte
     assert 0.0 < norm["first"] < 0.05 * other["first"]  # it may go there now
 
 
-def test_the_spread_to_reckon_with_leans_on_that_of_all_layers():
-    found = sensitivity.pooled({"calm": 0.0, "wild": 1.0}, ["calm", "wild", "new"])
-    assert found == pytest.approx({"calm": 0.25, "wild": 0.75, "new": (START_SPREAD + 0.5) / 2})
-    assert sensitivity.pooled({}, ["new"]) == {"new": START_SPREAD}
+def test_what_several_do_together_for_the_first_time_is_shared_out_by_what_each_does_near_by():
+    sites = known(NORM, OTHER)
+    near = [ErrorReading((site,), noise, {"conv": noise}, "near") for site, noise in ((NORM, 0.001), (OTHER, 0.003))]
+    learn(sites, *near, ErrorReading((NORM, OTHER), 0.04, {"first": 0.04}, "far"))
+    assert sites["norm#1"]["far"]["noise"] * START**2 == pytest.approx(0.01)
+    assert sites["other#1"]["far"]["noise"] * START**2 == pytest.approx(0.03)
 
 
 def test_what_is_far_follows_what_is_near():
@@ -122,30 +118,6 @@ def test_an_error_is_related_to_the_gradient_without_it_and_to_no_less_than_is_l
     learn(tiny, error, layers={"norm": 0.0})
     assert share_of(noisy) == pytest.approx(0.001 / (0.1 / 3.0))
     assert share_of(tiny) == pytest.approx(0.001 / NEGLIGIBLE)
-
-
-def test_the_spread_of_a_layer_is_how_far_measurements_lie_from_what_was_expected():
-    sites, same, grown = known(NORM), *(ErrorReading((NORM,), e, {"norm": e}) for e in (0.001, 0.001 * math.e))
-    assert spreads({}, sites, reading_of(same), {}, RECENT) == {}  # nothing was expected yet
-    learn(sites, same)
-    whole, tenth = loads(sites), {"norm": 10 * loads(sites)["norm"]}
-    quiet = {"norm": 0.0}
-    assert spreads({}, sites, reading_of(same), {**whole, "norm": 0.01}, RECENT)["norm"] < START_SPREAD
-    assert spreads(quiet, sites, reading_of(grown), {"norm": 1e-9}, RECENT)["norm"] == pytest.approx(
-        LEARN_SPREAD, rel=1e-3
-    )
-    little = spreads(quiet, sites, reading_of(grown), tenth, RECENT)["norm"]
-    assert 0.0 < little < 0.5 * LEARN_SPREAD
-
-
-def test_what_was_measured_long_ago_says_nothing_about_scatter():
-    sites, grown = known(NORM), ErrorReading((NORM,), 0.1, {"norm": 0.1})
-    learn(sites, ErrorReading((NORM,), 0.001, {"norm": 0.001}), step=10)
-    soon, late = (
-        spreads({}, sites, reading_of(grown, step=10 + after), {"norm": 0.01}, RECENT) for after in (RECENT, RECENT + 1)
-    )
-    assert soon["norm"] > START_SPREAD
-    assert late == {}
 
 
 def test_convolutions_start_from_the_formula_and_norms_from_what_is_typical():

@@ -166,7 +166,7 @@ class Noise:
             lines.append(
                 f"{self!r}: errors of single layers exceeded {self.cap * self.e2:.3g} of their own gradients: "
                 f"{_few(state['broken'])}; last {layer or 'the model'}, {share:.3g} at step {step}; "
-                "what causes them was coded more finely since"
+                "more is expected there since"
             )
         return lines
 

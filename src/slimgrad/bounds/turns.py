@@ -24,7 +24,7 @@ from slimgrad.bounds.base import FIRST_STEPS, Reading, Request, Site, State, is_
 from slimgrad.bounds.rates import EXACT_BITS, FINEST_STEP
 from slimgrad.bounds.sensitivity import Sites, noise_of
 
-QUOTA, FIRST_QUOTA = 1 / 16, 1 / 8  # of all values' bytes: finer codes in one step; until each was measured
+QUOTA, FIRST_QUOTA = 1 / 16, 1 / 8  # of all values' bytes: what is kept beside codes in a step; until all had a turn
 FINER_BITS = 3.0  # per value: what a finer code takes beyond the code itself
 FEW = 6  # sites whose errors are followed together the first time
 LOOKED_AT = 1 / 16  # of all values: the smallest sites, which are looked at between rounds
@@ -39,8 +39,10 @@ def request(step: int, sites: Sites, every: int) -> Request:
     if due:
         far = _of_one_role([key for key in due if _is_to_follow(sites[key])], sites)
         new = [key for key in far if not sites[key]["far"]["n"]]
-        others = [key for key in due if not _is_to_follow(sites[key])]
-        return Request(travels=_sites(_within_quota(new[:FEW] or far + others, sites)))
+        together = new[:FEW] or far + [key for key in due if not sites[key]["travels"]]
+        if together:
+            return Request(travels=_sites(_within_quota(together, sites)))
+        return Request(errors=_sites(_within_quota(due, sites, is_finer=False)))
     if not any(entry["rel"] for entry in sites.values()):  # exact ones are not measured, but slowly forgotten
         return Request(errors=_sites(sites)) if is_due(step, every) else Request()
     if step % _between(every):
@@ -111,13 +113,13 @@ def _of_one_role(keys: list[str], sites: Sites) -> list[str]:
     return [key for key in keys if sites[key]["role"] == sites[keys[0]]["role"]]
 
 
-def _within_quota(keys: list[str], sites: Sites) -> list[str]:
-    """Return the first of the keys, then as many others as fit, by the bytes of their finer codes."""
+def _within_quota(keys: list[str], sites: Sites, is_finer: bool = True) -> list[str]:
+    """Return the first of the keys, then as many others as fit, by the bytes of finer codes or of originals."""
     is_first = not all(entry["own"]["n"] for entry in sites.values() if entry["rel"])
     room = (FIRST_QUOTA if is_first else QUOTA) * sum(entry["numel"] for entry in sites.values())
     chosen: list[str] = []
     for key in keys:
-        size = sites[key]["numel"] * (sites[key]["bits"] + FINER_BITS) / EXACT_BITS
+        size = sites[key]["numel"] * ((sites[key]["bits"] + FINER_BITS) / EXACT_BITS if is_finer else 1.0)
         if not chosen or size <= room:
             chosen.append(key)
             room -= size

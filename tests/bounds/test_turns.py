@@ -1,0 +1,154 @@
+"""Whose errors Noise measures in a step, and when each site has its next turn."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from slimgrad.bounds import turns
+from slimgrad.bounds.base import Reading, Request, SiteReading, site_key
+from slimgrad.bounds.rates import EXACT_BITS, FINEST_STEP
+from slimgrad.bounds.sensitivity import START, seen
+from slimgrad.bounds.turns import ABSENT, FEW, FINER_BITS, QUOTA
+
+EVERY = 100
+SMALL = ("small", 1)
+
+
+def site_reading(site, role="conv input", numel=10_000):
+    return SiteReading(site, role, 0, numel, numel // 3, START, 0.1, 1.0, 0.5)
+
+
+def entry_of(reading, noise=1e-4, n=1, due=0):
+    """Return what is known of a site that adds this noise at rel = 1, after n measurements."""
+    entry = seen(None, reading, 1.0) | {"due": due, "last": 0}
+    for part in ("own", "far") if entry["travels"] else ("own",):
+        entry[part] = {"noise": noise, "shares": {}, "n": n, "at": 0}
+    return entry
+
+
+def sites_of(count, role="conv input", **how):
+    return {site_key((f"layer{i}", 1)): entry_of(site_reading((f"layer{i}", 1), role), **how) for i in range(count)}
+
+
+def measured(step, *sites, absent=(), rms=1.0):
+    readings = [SiteReading(site, "conv input", 0, 10_000, 3333, START, 0.1, rms, 1.0) for site in sites]
+    return Reading(step, 1.0, tuple(one for one in readings if one.site not in absent))
+
+
+def wanted(step, sites):
+    return turns.request(step, sites, EVERY)
+
+
+def test_in_a_round_those_that_add_the_most_come_first_and_all_that_fit_go_together():
+    sites = sites_of(40)
+    for number, entry in enumerate(sites.values()):
+        entry["own"]["noise"] = 1e-4 * number
+    chosen = wanted(2, sites).travels
+    room = QUOTA * 40 * EXACT_BITS / (sites["layer0#1"]["bits"] + FINER_BITS)
+    assert chosen == {(f"layer{i}", 1) for i in range(40 - int(room), 40)}
+
+
+def test_before_each_had_a_turn_there_is_more_room():
+    known, new = sites_of(40), sites_of(40)
+    for entry in new.values():
+        entry["own"]["n"] = 0
+    assert len(wanted(2, new).travels) > 1.5 * len(wanted(2, known).travels)
+
+
+def test_errors_that_travel_are_followed_by_roles_and_few_the_first_time():
+    norms, gelus = (
+        sites_of(20, "layer norm input", noise=1e-3),
+        {"gelu#1": entry_of(site_reading(("gelu", 1), "gelu input"))},
+    )
+    assert wanted(2, {**norms, **gelus}).travels <= {(f"layer{i}", 1) for i in range(20)}
+    new = sites_of(60, "layer norm input", n=0)
+    assert len(wanted(2, new).travels) == FEW
+
+
+def test_errors_that_stay_go_along_with_any_role():
+    sites = {**sites_of(9, "layer norm input"), site_key(SMALL): entry_of(site_reading(SMALL, numel=10))}
+    chosen = wanted(2, sites).travels
+    assert SMALL in chosen
+    assert len(chosen) > 1
+
+
+def test_what_is_coded_as_finely_as_can_be_is_followed_once_and_then_looked_at_alone():
+    sites = sites_of(1, "layer norm input", n=0)
+    sites["layer0#1"]["rel"] = FINEST_STEP / 2.0
+    assert wanted(2, sites) == Request(travels=frozenset({("layer0", 1)}))
+    sites["layer0#1"]["far"]["n"] = 1
+    assert wanted(2, sites) == Request(errors=frozenset({("layer0", 1)}))
+
+
+def test_between_rounds_the_smallest_are_looked_at():
+    sites = {**sites_of(10, due=1000), site_key(SMALL): entry_of(site_reading(SMALL, numel=100), due=1000)}
+    asked = {step: wanted(step, sites) for step in range(1, 101)}
+    assert {step: request for step, request in asked.items() if not request.is_empty} == dict.fromkeys(
+        (25, 50, 75, 100), Request(errors=frozenset({SMALL}))
+    )
+
+
+def test_where_all_is_exact_it_asks_now_and_then():
+    sites = sites_of(2)
+    for entry in sites.values():
+        entry["rel"] = 0.0
+    asked = [step for step in range(1, 301) if not wanted(step, sites).is_empty]
+    assert asked == [1, 2, 5, 10, 20, 50, 100, 200, 300]
+
+
+def after(sites, reading, noises=None):
+    """Return the sites after a reading in which some were found to add other noises than was known."""
+    found = {key: {**entry, "fresh": True} for key, entry in sites.items()}
+    for key, noise in (noises or {}).items():
+        found[key]["own"] = {**found[key]["own"], "noise": noise}
+    turns.give(found, sites, reading, EVERY, 1e-9)
+    return found
+
+
+def test_a_site_that_is_as_expected_waits_longer_and_longer():
+    sites, steps = sites_of(1), []
+    for step in range(2, 1000):
+        if sites["layer0#1"]["due"] <= step:
+            sites = after(sites, measured(step, ("layer0", 1)))
+            steps.append(step)
+    pauses = [later - before for before, later in pairwise(steps)]
+    assert len(steps) <= 10
+    assert pauses[-1] == 2 * EVERY > max(pauses[:3])
+
+
+def test_a_site_that_adds_more_than_expected_has_its_next_turn_sooner_and_is_not_loosened():
+    sites, reading = sites_of(1), measured(100, ("layer0", 1))
+    same, more = after(sites, reading), after(sites, reading, {"layer0#1": 1e-3})
+    assert (same["layer0#1"]["due"], more["layer0#1"]["due"]) == (300, 200)
+    assert same["layer0#1"]["fresh"]
+    assert not more["layer0#1"]["fresh"]
+
+
+@pytest.mark.parametrize(("noise", "due"), [(1e-4, 700), (1e-3, 200)])
+def test_a_look_between_rounds_changes_no_turn_but_for_a_surprise(noise, due):
+    sites = sites_of(1, due=700)
+    assert after(sites, measured(125, ("layer0", 1)), {"layer0#1": noise})["layer0#1"]["due"] == due
+
+
+def test_sites_that_did_not_run_or_had_no_gradient_leave_their_turn_to_others():
+    sites, first, second = sites_of(2), ("layer0", 1), ("layer1", 1)
+    absent = after(sites, measured(3, first, second, absent=(first,)))
+    assert absent["layer0#1"]["due"] == 3 + ABSENT
+    assert after(sites, measured(3, first, second))["layer0#1"]["due"] > 4
+
+
+def test_those_in_a_hurry_have_their_next_turn_together():
+    sites = sites_of(3, due=700)
+    turns.hurry(sites, ["layer0#1", "layer2#1"], 108, EVERY)
+    assert [entry["due"] for entry in sites.values()] == [125, 700, 125]
+    turns.hurry(sites, ["layer0#1"], 130, EVERY)
+    assert sites["layer0#1"]["due"] == 125
+
+
+def test_the_smallest_sites_are_those_that_fit_in_a_share_of_all_values():
+    sites = {
+        name: entry_of(site_reading((name, 1), numel=numel)) for name, numel in (("a", 880), ("b", 20), ("c", 100))
+    }
+    assert [turns.smallest(sites, share) for share in (0.01, 0.1, 0.12)] == [set(), {"b"}, {"b", "c"}]
