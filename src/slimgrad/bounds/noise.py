@@ -53,7 +53,7 @@ SET_EVERY = 5  # steps, while some sites wait for their turn
 ALARM = 1.2  # x what is aimed at: expected from here on, bounds are set anew at once
 RECENT = 2.5  # x every: a site that sat out a round was measured less long ago than this
 GONE = 5  # x every: a site that has not run for longer, in a layer frozen since, say, is new when it runs again
-MUCH_COARSER, MANY_BYTES = 1.4, 0.05  # of a step, and of all bytes: what is worth a measurement before its time
+MUCH_COARSER, MANY_BYTES = 1.4, 0.1  # of a step, and of all bytes: what is worth a measurement before its time
 SMALL = 1 / 500  # of all values: the smallest tensors, up to this much in all, are coded as finely as can be
 LITTLE = 1 / 20  # of a layer's limit: below, an audit that finds many times what was expected says nothing
 FORGET = 0.5  # per round: what was known of a site that is exact now
@@ -207,13 +207,16 @@ class Noise:
         trifles = _trifles(sites, limits, budget)
         items = [self._item(sites[key], key in small, key in trifles, unknown[sites[key]["role"]]) for key in keys]
         steps = cheapest(items, budget, limits)
-        turns.hurry(sites, _held_back(sites, small, items, steps, budget, limits), step, self.every)
+        soon = _held_back(sites, small, items, steps, budget, limits)
         for key, chosen in zip(keys, steps, strict=True):
             entry = sites[key]
             rel = chosen / 2.0 / entry["unit"]
             if rel > entry["rel"]:
                 entry["fresh"] = False
+            if rel > LOOSEN * entry["rel"]:  # a trifle, and soon no more where errors do not grow as its square
+                soon.append(key)
             entry["rel"] = rel
+        turns.hurry(sites, soon, step, self.every)
         return loads(sites)
 
     def _item(self, entry: State, is_small: bool, is_trifle: bool, unknown: float) -> Item:
