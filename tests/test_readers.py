@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from slimgrad.readers import read
+from slimgrad.readers import _n_nonzero, read
 from slimgrad.streams import leaf_of
 
 
@@ -89,3 +91,9 @@ def test_a_leaf_is_found_through_views_and_casts_only():
     assert leaf_of((x @ weight.t().double().float()).grad_fn, 1) is weight
     assert leaf_of((x @ (weight * 2).t()).grad_fn, 1) is None
     assert leaf_of((x @ weight.t()).grad_fn, 0) is None
+
+
+def test_gradients_that_are_no_numbers_count_as_none():
+    values = torch.tensor([[[1.0, 0.0, -2.0], [math.nan, 1.0, 0.0]]])
+    assert _n_nonzero(values, [0, 2]).tolist() == [2.0, 0.0]
+    assert _n_nonzero(values.half(), [0, 2]).tolist() == [2.0, 0.0]

@@ -108,18 +108,22 @@ def _norm_channels(node: Any, grad: torch.Tensor, inputs: Grads) -> NormChannels
     inv_std = node._saved_result2
     if inv_std is None or not inv_std.numel() or grad.dim() < 2:
         return None  # running statistics were used: x takes no part in backward but for the weight's gradient
-    n = grad.shape[1]
-    by_channel = grad.detach().transpose(0, 1).flatten(1)
-    x = node._saved_input.detach().transpose(0, 1).flatten(1)
+    n, others = grad.shape[1], [dim for dim in range(grad.dim()) if dim != 1]
     weight, weight_grad = node._saved_weight, inputs[1]
     return NormChannels(
         inv_std=_numbers(inv_std),
         weight=(1.0,) * n if weight is None else _numbers(weight),
         weight_grad=(0.0,) * n if weight_grad is None else _numbers(weight_grad),
-        peak_input=_numbers(x.abs().amax(1)),
-        peak_grad=_numbers(by_channel.abs().amax(1)),
-        n_grads=tuple(int(count) for count in by_channel.count_nonzero(dim=1).tolist()),
+        peak_input=_numbers(node._saved_input.detach().abs().amax(others)),
+        peak_grad=_numbers(grad.detach().abs().amax(others)),
+        n_grads=tuple(map(int, _n_nonzero(grad.detach(), others).tolist())),
     )
+
+
+def _n_nonzero(values: torch.Tensor, dims: list[int]) -> torch.Tensor:
+    """Return how many values are not zero, NaN excepted: several times as fast as counting them."""
+    signs = values.sign()
+    return signs.mul_(signs).sum(dims, dtype=torch.float32).nan_to_num_(0.0)
 
 
 def _numbers(values: torch.Tensor) -> tuple[float, ...]:
