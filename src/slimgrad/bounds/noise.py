@@ -164,8 +164,8 @@ class Noise:
         if state["broken"]:
             step, share, layer = max((step, share, layer) for layer, (step, share) in state["broken"].items())
             lines.append(
-                f"{self!r}: errors of single layers exceeded {self.cap * self.e2:.3g} of what their gradients usually are: "
-                f"{_few(state['broken'])}; last {layer or 'the model'}, {share:.3g} at step {step}; "
+                f"{self!r}: errors of single layers exceeded {self.cap * self.e2:.3g} of what their gradients usually "
+                f"are: {_few(state['broken'])}; last {layer or 'the model'}, {share:.3g} at step {step}; "
                 "more is expected there since"
             )
         return lines
