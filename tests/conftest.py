@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 
@@ -9,6 +10,10 @@ import contracts
 import pytest
 import torch
 from scenes import hooks_are_off
+
+# Some virtual machines advertise AMX and do not grant it: plain PyTorch in bfloat16 dies there of an illegal
+# instruction. oneDNN reads this when it first runs, and processes that tests start inherit it.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
 @pytest.fixture(autouse=True, scope="session")
