@@ -45,7 +45,7 @@ from slimgrad.bounds.sensitivity import (
 )
 from slimgrad.errors import ConfigError
 
-AIM = 0.7  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
+AIM = 0.75  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
 LAYER_AIM = 0.4  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
 LOOSEN, LOOSEN_TRIFLE = 2.0, 4.0  # at most, from one measurement to the next; where a site adds no more than ...
 TRIFLE = 1 / 300  # ... of what is aimed at, in all and in every layer
