@@ -31,7 +31,7 @@ from collections.abc import Iterable, Mapping
 from slimgrad.bounds.base import ErrorReading, Reading, State, site_key
 from slimgrad.bounds.sensitivity import Sites, noise_and_shares, noise_of
 
-LEARN_PART, LEARN_CALIBRATION, LEARN_SPREAD = 0.3, 0.5, 0.4  # weights of a new measurement
+LEARN_PART, LEARN_CALIBRATION, LEARN_SPREAD = 0.3, 0.3, 0.4  # weights of a new measurement
 CALIBRATED = 0.25, 4.0  # limits of what one measurement says about the whole
 MOST_RATIO = 10.0  # measured / expected of a layer, or the inverse: one surprise counts as no more than this ...
 MOST_BIAS = 1.4  # ... and as this logarithm for the mean

@@ -56,6 +56,7 @@ GONE = 5  # x every: a site that has not run for longer, in a layer frozen since
 MUCH_COARSER, MANY_BYTES = 1.4, 0.1  # of a step, and of all bytes: what is worth a measurement before its time
 SMALL = 1 / 500  # of all values: the smallest tensors, up to this much in all, are coded as finely as can be
 LITTLE = 1 / 20  # of a layer's limit: below, an audit that finds many times what was expected says nothing
+ONE_BATCH = 0.7  # weight of an audit among measurements, of which a few make one of all sites
 FORGET = 0.5  # per round: what was known of a site that is exact now
 WORTH_A_REMARK = 0.05  # share of the values: small tensors are exact where that is cheap
 
@@ -141,11 +142,11 @@ class Noise:
         limit, loads = self.cap * self.e2, state["loads"]
         broken = {layer: [step, share] for layer, share in shares.items() if share > limit}
         state = {**state, "broken": {**state["broken"], **broken}}
-        state = foresight.put_to_test(state, foresight.WHOLE, measured / loads[ALL])
+        state = foresight.put_to_test(state, foresight.WHOLE, measured / loads[ALL], ONE_BATCH)
         if limit < math.inf and sensitivity.is_complete(state["sites"]):
             for layer in shares.keys() & loads.keys():
                 ratio = (shares[layer] + LITTLE * limit) / (loads[layer] + LITTLE * limit)
-                state = foresight.put_to_test(state, layer, ratio)
+                state = foresight.put_to_test(state, layer, ratio, ONE_BATCH)
         sites = {key: dict(entry) for key, entry in state["sites"].items()}
         return {**state, "loads": self._spend(sites, state, step), "sites": sites}
 
