@@ -66,12 +66,15 @@ def main() -> None:
     worst = {layer: max(audit.layers[layer].noise for audit in audits) for layer in audits[0].counted}
     layers = sorted(worst, key=lambda layer: -worst[layer])[:N_LAYERS]
     found = {layer: of_layer(layer, audits) for layer in layers}
+    noise = [audit.noise for audit in audits]
+    print("the whole", *(f"{value:.2g}" for value in noise))
     for layer, figures in found.items():
         print(layer)
         for name, values in figures.items():
             print(f"  {name:18s}", *(f"{value:.2g}" for value in (values if isinstance(values, list) else [values])))
     if arguments.json:
-        record = {"machine": machine.describe(), "model": arguments.model, "steps": arguments.steps, "layers": found}
+        record = {"machine": machine.describe(), "model": arguments.model, "steps": arguments.steps, "noise": noise}
+        record["layers"] = found
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
 
 

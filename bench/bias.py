@@ -1,0 +1,81 @@
+"""Do errors average out over batches? The mean error of many batches, beside the mean gradient and the error of one.
+
+    python bench/bias.py [--model resnet18_cifar] [--steps 300] [--batches 80] [--json docs/results/bias.json]
+
+A network of bench/noise.py is trained under Noise(0.05); then its weights stay as they are, and the exact and the
+compressed gradient of one batch after the other are compared. Batches are split in two halves: a product of their
+means is free of what differs from batch to batch, so it shows the true gradient, and the part of the error that does
+not average out, however few batches there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from pathlib import Path
+
+import torch
+from noise import CIFAR, OPTIONS, batches
+from torch import nn
+
+import slimgrad
+from slimgrad.lab import machine, models
+from slimgrad.session import Session
+
+E2 = 0.05
+
+
+def gradient(model: nn.Module, criterion: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of all parameters as one vector."""
+    parts = torch.autograd.grad(criterion(model(x), y), list(model.parameters()))
+    return torch.cat([part.flatten() for part in parts]).double()
+
+
+def shares(session: Session, model: nn.Module, criterion: nn.Module, data: list) -> dict[str, float]:
+    """Return energies as shares of the mean energy of one batch's gradient."""
+    gradients, errors = (torch.zeros(2, sum(p.numel() for p in model.parameters())).double() for _ in range(2))
+    energy = noise = 0.0
+    for number, (x, y) in enumerate(data):
+        with session.paused():
+            exact = gradient(model, criterion, x, y)
+        error = gradient(model, criterion, x, y) - exact
+        energy, noise = energy + float(exact @ exact), noise + float(error @ error)
+        gradients[number % 2] += exact
+        errors[number % 2] += error
+    one = energy * len(data) / 4.0  # of two sums over half of the batches each, if all were alike
+    true, bias = float(gradients[0] @ gradients[1]) / one, float(errors[0] @ errors[1]) / one
+    return {"noise": noise / energy, "true gradient": true, "bias": bias, "bias / true gradient": bias / true}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Do errors average out over batches?")
+    parser.add_argument("--model", choices=[name for name in OPTIONS if name != "gpt"], default="resnet18_cifar")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batches", type=int, default=80)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    name = arguments.model.removesuffix(CIFAR)
+    model, criterion = models.build(name, **OPTIONS[arguments.model]), models.criterion(name)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    training, _ = batches(arguments.model, arguments.batch, arguments.steps + arguments.batches)
+    training = iter(training)
+    with slimgrad.attach(model, criterion, bound=slimgrad.Noise(E2), min_bytes=1024) as session:
+        for x, y in itertools.islice(training, arguments.steps):
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            optimizer.step()
+        session.tuning.meter.end()
+        session.tuning.begin_step = lambda step: None  # pyright: ignore[reportAttributeAccessIssue]  # bounds stay
+        found = shares(session, model, criterion, list(training))
+    print("\n".join(f"{key:24s} {value:.5f}" for key, value in found.items()))
+    if arguments.json:
+        record = {"machine": machine.describe(), **{k: v for k, v in vars(arguments).items() if k != "json"}, **found}
+        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
