@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
@@ -105,13 +104,13 @@ def by_parameters(audit: Audit, numels: Mapping[str, int]) -> float:
 
 def worst_layer(audits: list[Audit]) -> float:
     """Return the largest error of a layer over some audits: sums of energies, so that each batch counts as it moves."""
-    errors, energies = Counter[str](), Counter[str]()
+    sums: dict[str, tuple[float, float]] = {}
     for audit in audits:
         for layer, share in audit.layers.items():
-            errors[layer] += share.error2
-            energies[layer] += share.energy
-    floor = NEGLIGIBLE * sum(energies.values())
-    return max(errors[layer] / energy for layer, energy in energies.items() if energy > floor)
+            error2, energy = sums.get(layer, (0.0, 0.0))
+            sums[layer] = error2 + share.error2, energy + share.energy
+    floor = NEGLIGIBLE * sum(energy for _, energy in sums.values())
+    return max(error2 / energy for error2, energy in sums.values() if energy > floor)
 
 
 def means_of_10(values: list[float]) -> list[float]:
