@@ -63,6 +63,7 @@ def test_a_step_that_was_run_before_loading_is_none_of_the_loaded_run(progress):
     "damage",
     [
         {"bounds": {"Noise(e2=0.05, every=100, cap=4.0)": {"sites": {"a#0": {}}}}},
+        {"bounds": {"Noise(e2=0.05, every=100, cap=4.0)": {"sites": {}, "loads": {}, "broken": {}}}},
         {"bounds": []},
         {"scale": None},
         {"hints": [1]},

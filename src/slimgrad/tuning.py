@@ -108,6 +108,8 @@ class Tuning:
             )
         states = {bound: state["bounds"].get(repr(bound), bound.start()) for bound in self.states}
         for bound, known in states.items():
+            if missing := bound.start().keys() - known.keys():  # as those of earlier versions may be
+                raise KeyError(*sorted(missing))
             bound.wants(step, known)  # what is no state fails here, before anything has changed
         self.meter.scale.value, self.states = float(state["scale"]), states
         self.begin_step(step)

@@ -165,8 +165,9 @@ class Noise:
         if state["broken"]:
             step, share, layer = max((step, share, layer) for layer, (step, share) in state["broken"].items())
             lines.append(
-                f"{self!r}: errors of single layers exceeded {self.cap * self.e2:.3g} of what their gradients usually "
-                f"are: {_few(state['broken'])}; last {layer or 'the model'}, {share:.3g} at step {step}; "
+                f"{self!r}: in single batches errors of layers exceeded {self.cap * self.e2:.3g} of what their "
+                f"gradients usually are, the limit over ten audits: {_few(state['broken'])}; "
+                f"last {layer or 'the model'}, {share:.3g} at step {step}; "
                 "more is expected there since"
             )
         return lines

@@ -1,8 +1,8 @@
 """Whose errors Noise measures in a step, and when each site has its next turn.
 
-    turns.request(step, sites, every)            what to measure in this step
-    turns.give(sites, known, reading, every)     after a reading: the next turn of each, in place
-    turns.hurry(sites, keys, step, every)        these may become much coarser, if a measurement allows
+    turns.request(step, sites, every)                    what to measure in this step
+    turns.give(sites, known, reading, every, trifle)     after a reading: the next turn of each, in place
+    turns.hurry(sites, keys, step, every)                these are worth a measurement before the next round
 
 Note [When]. Rounds begin at the first steps and then every so often; within a round each site that is due has its turn.
 Networks change fast at first, so that each has one in every round; later, one that was found as expected sits out the
