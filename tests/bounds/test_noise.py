@@ -341,3 +341,14 @@ def test_every_update_is_a_new_state_since_plans_go_by_its_identity():
     for step in (1, 2, 3):
         before, state = state, bound.update(state, reading(step, 1e-4))
         assert state is not before
+
+
+def test_audits_are_learnt_from_in_the_order_of_their_layers_whatever_the_hashes_of_names_are():
+    bound = Noise(0.05)
+    sites = tuple((f"conv{i}", 1) for i in range(40))
+    state = bound.update(
+        bound.start(), replace(reading(1, 1e-5, sites=sites), layers=dict.fromkeys(dict(sites), 0.025))
+    )
+    names = [path for path, _ in sites]
+    assert list(bound.audited(state, 0.01, dict.fromkeys(names, 1e-3), 2)["biases"]) == names
+    assert list(bound.audited(state, 0.01, dict.fromkeys(names[::-1], 1e-3), 2)["biases"]) == names[::-1]

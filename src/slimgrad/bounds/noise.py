@@ -144,7 +144,7 @@ class Noise:
         state = {**state, "broken": {**state["broken"], **broken}}
         state = foresight.put_to_test(state, foresight.WHOLE, measured / loads[ALL], ONE_BATCH)
         if limit < math.inf and sensitivity.is_complete(state["sites"]):
-            for layer in shares.keys() & loads.keys():
+            for layer in filter(loads.__contains__, shares):  # in their order: sums over layers are to be reproducible
                 ratio = (shares[layer] + LITTLE * limit) / (loads[layer] + LITTLE * limit)
                 state = foresight.put_to_test(state, layer, ratio, ONE_BATCH)
         sites = {key: dict(entry) for key, entry in state["sites"].items()}
