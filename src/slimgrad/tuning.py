@@ -109,7 +109,10 @@ class Tuning:
         states = {bound: state["bounds"].get(repr(bound), bound.start()) for bound in self.states}
         for bound, known in states.items():
             if missing := bound.start().keys() - known.keys():  # as those of earlier versions may be
-                raise KeyError(*sorted(missing))
+                raise ConfigError(
+                    f"expected a state of {bound!r} as session.state_dict() returns it, got one without "
+                    f"{', '.join(sorted(missing))}; leave it out to begin with fresh bounds"
+                )
             bound.wants(step, known)  # what is no state fails here, before anything has changed
         self.meter.scale.value, self.states = float(state["scale"]), states
         self.begin_step(step)
