@@ -38,6 +38,12 @@ def test_every_site_starts_at_the_same_relative_bound():
     assert bound.noise(bound.start()) is None
 
 
+def test_a_smaller_budget_starts_finer_as_noise_goes_with_the_square():
+    one, fifth, more = (Noise(e2).at(FIRST, Noise(e2).start()).eps(1.0) for e2 in (0.05, 0.01, 0.2))
+    assert (one / fifth) ** 2 == pytest.approx(5.0)
+    assert more == one
+
+
 def test_the_first_step_looks_at_every_site_and_keeps_no_original():
     wanted = Noise(0.05).wants(1, Noise(0.05).start())
     assert wanted == Request(gradients=None, errors=frozenset(), travels=frozenset())

@@ -45,6 +45,7 @@ from slimgrad.bounds.sensitivity import (
 )
 from slimgrad.errors import ConfigError
 
+START_MEANT_FOR = 0.05  # e2: what Relative(START) for all costs narrow networks, 0.045 to 0.053 (docs/bounds.md)
 AIM = 0.75  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
 LAYER_AIM = 0.4  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
 LOOSEN, LOOSEN_TRIFLE = 2.0, 4.0  # at most, from one measurement to the next; where a site adds no more than ...
@@ -94,7 +95,7 @@ class Noise:
 
     def at(self, site: Site, state: State) -> Exact | Relative:
         entry = state["sites"].get(site_key(site))
-        rel = START if entry is None else entry["rel"]
+        rel = self._first() if entry is None else entry["rel"]
         return Relative(rel) if rel else Exact()
 
     def wants(self, step: int, state: State) -> Request:
@@ -171,6 +172,10 @@ class Noise:
                 "more is expected there since"
             )
         return lines
+
+    def _first(self) -> float:
+        """Return the bound of a site that was never seen: noise goes with its square, so less for a smaller budget."""
+        return START * min(1.0, math.sqrt(self.e2 / START_MEANT_FOR))
 
     def _is_gone(self, entry: State, step: int) -> bool:
         """Return whether a site has not run for so long that its share is for others; exact ones have none."""
