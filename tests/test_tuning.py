@@ -129,6 +129,21 @@ def test_a_bound_is_shown_nothing_in_steps_for_which_it_did_not_ask(model):
     assert all(states[repr(comet)] == alone for states in two_bounds(model, comet, Noise(0.05)))
 
 
+@pytest.mark.parametrize(("rule", "learns"), [(slimgrad.Exact(), True), (slimgrad.Relative(0.5), False)])
+def test_audits_teach_nothing_where_others_add_errors(model, rule, learns):
+    taught = []
+    session = slimgrad.attach(model, bound=slimgrad.Noise(0.05), rules={"0": rule})
+    (bound,) = session.tuning.states
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(type(bound), "audited", lambda self, state, *_: taught.append(1) or state)
+    try:
+        session.tuning.audited(0.1, {}, 3)
+    finally:
+        monkey.undo()
+        session.detach()
+    assert bool(taught) == learns
+
+
 def test_errors_of_two_bounds_are_followed_apart():
     torch.manual_seed(0)
     model = nn.Sequential(

@@ -9,12 +9,17 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from slimgrad.errors import ConfigError, StorageFull
+
+try:
+    import fcntl
+except ImportError:  # no such locks there
+    fcntl = None
 
 NO_PLACE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT})
 
@@ -25,6 +30,29 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _no_place(folder, error) from error
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Let no other process have the folder meanwhile; ConfigError where one has it. A process that dies lets go."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise ConfigError(
+            f"expected a folder that no other process writes to, got {folder}, in which one is training; "
+            "wait until it has ended, or use another --out"
+        ) from error
+    except OSError:  # a file system without locks
+        pass
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:

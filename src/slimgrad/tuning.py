@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from slimgrad.attached import Attached
 from slimgrad.bounds.base import Adaptive, Fixed, Reading, Request, RoleBound, Site, State
+from slimgrad.bounds.fixed import Exact
 from slimgrad.errors import ConfigError
 from slimgrad.measure import Meter
 
@@ -72,9 +73,10 @@ class Tuning:
     def audited(self, noise: float, layers: Mapping[str, float], step: int) -> None:
         """Tell the bounds what an audit has measured, in all and in layers, as shares of the whole gradient's energy.
 
-        What the errors of several bounds are together says nothing about one of them.
+        What the errors of several bounds are together says nothing about one of them, unless the others are exact.
         """
-        if len(self.states) == 1:
+        others = {self._attached.bound, *self._attached.rules.values()} - self.states.keys()
+        if len(self.states) == 1 and others <= {Exact()}:
             (bound,) = self.states
             learn = getattr(bound, "audited", None)
             if learn is not None:

@@ -25,6 +25,17 @@ def test_it_ends_with_the_table_and_the_page_and_repeats_nothing(tmp_path: Path,
     assert "started" not in again.output
 
 
+def test_an_arm_that_fails_leaves_the_table_of_the_others(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    extra = ["--threads", "1", "--seeds", "1", "--arms", "system:cdma,plain", "--policy", "compress"]
+    (tmp_path / "work" / "system_cdma-seed0" / "checkpoint.pt").parent.mkdir(parents=True)
+    (tmp_path / "work" / "system_cdma-seed0" / "checkpoint.pt").write_bytes(b"spoilt")
+    done = CliRunner().invoke(app, [*TINY, *extra, "--out", str(tmp_path)], env={"COLUMNS": "160"})
+    assert isinstance(done.exception, ConfigError) and "system_cdma-seed0 to finish" in str(done.exception)
+    assert "system_cdma-seed0: failed" in done.output and "plain-seed0: finished" in done.output
+    assert "page:" in done.output and (tmp_path / "page.html").exists()
+
+
 def test_what_cannot_work_is_said_before_anything_runs(tmp_path: Path) -> None:
     for extra in (["--arms", "plain,fast"], ["--bound", "plain"], ["--data", "imagenet"]):
         done = CliRunner().invoke(app, [*TINY, *extra, "--out", str(tmp_path)])

@@ -33,6 +33,18 @@ def test_it_trains_and_leaves_result_checkpoint_and_page(tmp_path: Path) -> None
     assert "step 3: test loss" in done.output
 
 
+def test_the_last_test_and_audit_are_logged_too(tmp_path: Path, monkeypatch) -> None:
+    written: dict[str, int] = {}
+    noted = lambda self, run: written.update({k: len(v) for k, v in run.history.to_dict().items()})  # noqa: E731
+    log = type("Log", (), {"__init__": lambda *_: None, "began": noted, "write": noted, "close": lambda self: None})
+    monkeypatch.setattr("slimgrad.cli.train.Log", log)
+    done = CliRunner().invoke(app, [*TINY, "--audits", "1", "--tensorboard", "logs", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    history = json.loads((tmp_path / "result.json").read_text())["history"]
+    assert written == {kind: len(points) for kind, points in history.items()}
+    assert written["test"] and written["noise"]
+
+
 def test_a_folder_whose_name_looks_like_markup_is_one_like_others(tmp_path: Path) -> None:
     folder = tmp_path / "o[/b]"
     done = CliRunner().invoke(app, [*TINY, "--bound", "plain", "--out", str(folder)], env={"COLUMNS": "260"})
@@ -90,6 +102,11 @@ def test_a_batch_that_does_not_fit_is_cut_into_parts(tmp_path: Path, monkeypatch
         (["--batch", "some"], "auto:64"),
         (["--batch", "²"], "auto:64"),
         (["--resume"], "begin without --resume"),
+        (["--system", "acgc", "--bound", "exact"], "leave out --system or --bound"),
+        (["--system", "acgc", "--policy", "recompute"], "leave out --system or --policy"),
+        (["--bound", "plain", "--policy", "recompute"], "--policy, since --bound plain compresses nothing"),
+        (["--most-batch", "64"], "--most-batch without --system comet"),
+        (["--memory", "1GiB"], "--memory without --batch auto"),
     ],
 )
 def test_what_cannot_work_says_what_to_type(extra: list[str], words: str, tmp_path: Path) -> None:

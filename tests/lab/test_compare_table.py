@@ -1,12 +1,14 @@
 """The table in a terminal."""
 
 import io
+import math
 
 from made_results import result
 from rich.console import Console
 
 from slimgrad.lab import compare_table
-from slimgrad.lab.compare import rows_of
+from slimgrad.lab.compare import exp, perplexity_change, rows_of
+from slimgrad.lab.spread import Difference
 
 
 def shown(results: list) -> str:
@@ -34,6 +36,11 @@ def test_text_is_compared_by_perplexity() -> None:
     assert "2.7183" in text
     assert "+1.01 %" in text
     assert "running statistics" in " ".join(text.split())
+
+
+def test_a_loss_beyond_what_perplexity_can_be_is_infinite() -> None:
+    assert exp(1e4) == math.inf
+    assert perplexity_change(Difference(1e4, None, None, 1)).mean == math.inf
 
 
 def test_it_says_whether_processes_had_huge_pages() -> None:

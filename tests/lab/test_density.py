@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from slimgrad import ConfigError
 from slimgrad.lab.density import CODES, Layer, entropy, layer_of, observations, observe, picture
 
 
@@ -44,9 +43,9 @@ def test_random_numbers_go_on_as_if_nothing_had_been() -> None:
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_a_model_without_activation_modules_says_so() -> None:
-    with pytest.raises(ConfigError, match=r"nn\.ReLU"):
-        observe(nn.Linear(2, 2), torch.zeros(1, 2))
+def test_a_model_without_activation_modules_has_no_layers() -> None:
+    assert observe(nn.Linear(2, 2), torch.zeros(1, 2)) == []
+    assert [one.holds for one in observations({0.0: [], 0.5: [], 1.0: []})] == [None, None, None, None]
 
 
 def test_ratios_follow_the_zeros() -> None:
@@ -102,6 +101,12 @@ def test_claims_that_a_short_training_or_pooling_alone_cannot_tell_are_open() ->
     short = {time: layers for time, layers in course([0.5] * 5, [0.4] * 5).items() if time in (0.0, 1.0)}
     assert [one.holds for one in observations(short)] == [True, None, None, None]
     assert [one.holds for one in observations(course([0.5] * 5, pools=(0,)))] == [None, None, None, None]
+
+
+def test_layers_that_are_equally_dense_have_the_mean_of_their_ranks() -> None:
+    assert observations(course(*([1.0] * 5 for _ in range(6))))[3].holds is None
+    found = observations(course([0.5] * 5, [0.4] * 5, [0.4] * 5, [0.4] * 5))[3]
+    assert found.holds and "-0.77" in found.found  # Spearman's coefficient of 4, 2, 2, 2
 
 
 def test_a_module_that_is_used_twice_is_two_layers() -> None:

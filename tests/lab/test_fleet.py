@@ -8,11 +8,13 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from slimgrad import ConfigError
-from slimgrad.lab.fleet import finished, run_all
+from slimgrad.errors import SlimgradError
+from slimgrad.lab.fleet import _why_failed, finished, run_all
 from slimgrad.lab.machine import ASK_FOR_HUGE_PAGES
 from slimgrad.lab.recipe import Recipe
 from slimgrad.lab.train import CHECKPOINT
@@ -72,6 +74,14 @@ def test_every_run_asks_for_huge_pages_unless_told_otherwise(tmp_path: Path, mon
 def test_a_run_that_fails_tells_why(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the run a to finish, got:\n.*options"):
         run_all({"a": replace(TINY, options={"colour": 3})}, tmp_path / "results", tmp_path / "work")
+
+
+def test_a_run_that_the_system_kills_is_not_said_to_be_interrupted(tmp_path: Path) -> None:
+    killed = SimpleNamespace(returncode=-signal.SIGKILL)
+    assert "killed (SIGKILL); systems do that where memory runs out" in _why_failed(killed, tmp_path / "a")
+    with pytest.raises(SlimgradError, match="interrupted: a; the same command goes on"):
+        _why_failed(SimpleNamespace(returncode=-signal.SIGTERM), tmp_path / "a")
+    assert "got:\nstatus 3" in _why_failed(SimpleNamespace(returncode=3), tmp_path / "a")
 
 
 SCRIPT = """

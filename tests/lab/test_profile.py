@@ -28,6 +28,15 @@ def test_layers_are_observed_from_the_beginning_to_the_end(result: dict) -> None
     assert len(result["observations"]) == 4
 
 
+def test_a_model_without_activation_modules_has_its_bytes(tmp_path: Path) -> None:
+    recipe = Recipe("lstm", "random", options={"width": 64}, steps=1, batch=32, bound="relative:0.25", threads=1)
+    found = profile(recipe)
+    profile_page.write(tmp_path / "page.html", found)
+    read = PageReader((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert {row[1] for row in read.tables["observations"][1:]} == {"cannot tell"}
+    assert "not recognised and stay bit for bit: function `lstm`" in read.text
+
+
 def test_a_short_training_is_observed_at_the_shares_that_it_has() -> None:
     assert _due(1) == {0: 0.0, 1: 1.0}
     assert _due(2) == {0: 0.0, 1: 0.5, 2: 1.0}

@@ -83,12 +83,20 @@ def test_what_was_left_open_counts_as_what_it_was_filled_with() -> None:
     asked = Recipe("resnet18", "fashion-mnist", options={"width": 0.25}, threads=1)
     done = asked.filled().to_dict()
     assert asked.filled().differs_from(done) == []
-    assert replace(asked, threads=2).filled().differs_from(done) == []
+    assert replace(asked, threads=2).filled().differs_from(done) == ["threads"]  # other rounding, other times
     assert replace(asked, lr=0.3, seed=1).filled().differs_from(done) == ["seed", "lr"]
     assert replace(asked, options={"width": 0.5}).filled().differs_from(done) == ["options"]
     assert replace(asked, options={}).filled().differs_from(done) == ["options"]
     tried = replace(asked, steps=1, batch=16, lr=0.001).filled().to_dict()
     assert asked.filled().differs_from(tried) == ["steps", "batch", "lr", "test_every"]
+
+
+def test_what_only_slim_reads_does_not_tell_plain_runs_apart() -> None:
+    done = Recipe("resnet18", "fashion-mnist", arm="plain").filled()
+    other = replace(done, bound="noise:0.1", policy="recompute", audits=3)
+    assert other.differs_from(done.to_dict()) == []
+    assert replace(other, arm="slim").differs_from({**done.to_dict(), "arm": "slim"}) == ["bound", "policy", "audits"]
+    assert "bound" in replace(other, arm="slim").differs_from(done.to_dict())
 
 
 def test_passes_over_the_data_count_as_the_steps_that_they_are() -> None:

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from slimgrad import ConfigError, StorageFull
+from slimgrad import ConfigError, StorageFull, files
 from slimgrad.lab import checkpoint
 from slimgrad.lab import train as train_module
 from slimgrad.lab.recipe import Recipe
 from slimgrad.lab.run import Run
 from slimgrad.lab.timeline import timeline
-from slimgrad.lab.train import CHECKPOINT, RESULT, Interrupted, Watcher, train
+from slimgrad.lab.train import CHECKPOINT, RESULT, Interrupted, NoMemory, Watcher, train
 
 ROOT = Path(__file__).parents[2]
 STEPS = 11  # bounds adapt after steps 1, 2, 5 and 10
@@ -168,6 +168,40 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:
         train(TINY, tmp_path, until=1)
     with pytest.raises(ConfigError, match=r"which had seed 0, got seed 1; use another --out"):
         train(replace(TINY, seed=1), tmp_path, resume=True)
+
+
+def test_a_folder_in_which_another_process_trains_is_refused(tmp_path: Path) -> None:
+    with files.held(tmp_path), pytest.raises(ConfigError, match=r"in which one is training; wait .* another --out"):
+        train(TINY, tmp_path)
+    with pytest.raises(Interrupted):
+        train(TINY, tmp_path, until=0)
+
+
+def test_the_result_of_an_earlier_run_is_not_that_of_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / RESULT).write_text(json.dumps({"recipe": TINY.filled().to_dict(), "final": "earlier"}))
+    with pytest.raises(Interrupted):
+        train(TINY, tmp_path, until=1)
+    assert not (tmp_path / RESULT).exists()
+
+
+@pytest.mark.parametrize("arm", ["plain", "slim"])
+def test_a_run_resumed_at_its_end_has_the_memory_of_one_that_was_not(arm: str, tmp_path: Path) -> None:
+    recipe = replace(TINY, arm=arm, steps=2)
+    finals = [train(recipe, tmp_path / "whole")["final"]]
+    with pytest.raises(Interrupted):
+        train(recipe, tmp_path / "parts", until=2)
+    finals.append(train(recipe, tmp_path / "parts", resume=True)["final"])
+    assert finals[0]["static"] == finals[1]["static"]
+    assert finals[0]["peak_live"] == finals[1]["peak_live"]
+
+
+def test_a_step_that_does_not_fit_says_what_to_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(run: Run) -> None:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: ...")
+
+    monkeypatch.setattr(Run, "step", no_memory)
+    with pytest.raises(NoMemory, match=r"memory for a step of 4 examples, .*--batch auto"):
+        train(TINY, tmp_path)
 
 
 def test_options_of_the_model_that_are_dropped_make_another_recipe(tmp_path: Path) -> None:

@@ -74,6 +74,17 @@ def test_a_resumed_run_takes_the_plans_of_the_uninterrupted_one(saved_after: int
     assert all(map(torch.equal, resumed.parameters(), net.parameters()))
 
 
+def test_a_resumed_run_may_use_the_reserve_to_keep_its_plan():
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    with attach(net, bound=Relative(0.5), policy=Budget("1TiB", "live")) as session:
+        plans = [one_step(net, session) for _ in range(2)]
+        state = session.state_dict()
+    with attach(net, bound=Relative(0.5), policy=Budget("1TiB", "live")) as session:
+        session.load_state_dict(state)
+        session.planned.limit = 0  # as in a process that holds more memory than the one before
+        assert one_step(net, session) == plans[1] != plans[0]
+
+
 def test_a_plan_without_its_costs_as_older_checkpoints_have_it_is_kept_for_a_step():
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     with attach(net, bound=Relative(0.5), policy=Budget("1TiB", "live")) as session:

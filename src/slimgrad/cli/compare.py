@@ -13,6 +13,7 @@ from slimgrad.cli import options
 from slimgrad.errors import ConfigError
 from slimgrad.lab import compare_table, pages
 from slimgrad.lab.compare import compare, rows_of
+from slimgrad.lab.fleet import RunsFailed
 from slimgrad.lab.recipe import DEFAULT_BOUND, Recipe
 from slimgrad.lab.words import BOUND_GRAMMAR
 
@@ -53,7 +54,14 @@ def command(
     console = Console()
     words = [bound if arm == "slim" else arm for arm in map(str.strip, arms.split(",")) if arm]
     tell = lambda name, what: console.print(f"{name}: {what}")  # noqa: E731
-    results = compare(recipe, words, range(seeds), folder, jobs, tell)
-    pages.write(folder / options.PAGE, results)
-    console.print(compare_table.table(rows_of(results), escape(f"{model} on {data_set}")))
-    console.print(f"page: {escape(str(folder / options.PAGE))}")
+    failed = None
+    try:
+        results = compare(recipe, words, range(seeds), folder, jobs, tell)
+    except RunsFailed as error:
+        results, failed = list(error.results.values()), error
+    if results:
+        pages.write(folder / options.PAGE, results)
+        console.print(compare_table.table(rows_of(results), escape(f"{model} on {data_set}")))
+        console.print(f"page: {escape(str(folder / options.PAGE))}")
+    if failed is not None:
+        raise failed

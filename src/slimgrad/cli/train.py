@@ -25,12 +25,14 @@ from slimgrad.lab.words import BOUND_GRAMMAR, POLICY_GRAMMAR
 from slimgrad.planner.accumulation import Accumulation
 from slimgrad.report.table import nbytes
 
+POLICY = "compress"
+
 
 def command(
     model: options.Model,
     data_set: options.Data = "fashion-mnist",
     bound: Annotated[str, typer.Option(help=f"plain, checkpoint, or {BOUND_GRAMMAR}.")] = DEFAULT_BOUND,
-    policy: Annotated[str, typer.Option(help=f"{POLICY_GRAMMAR}.")] = "compress",
+    policy: Annotated[str, typer.Option(help=f"{POLICY_GRAMMAR}.")] = POLICY,
     system: Annotated[str, typer.Option(help=f"A published system whole: {', '.join(SYSTEMS)}.")] = "",
     most_batch: Annotated[int, typer.Option(help="That COMET may grow the batch to; 0: 8 times it.", min=0)] = 0,
     epochs: options.Epochs = 1.0,
@@ -54,6 +56,7 @@ def command(
     for name, value in ASK_FOR_HUGE_PAGES.items():
         os.environ.setdefault(name, value)  # as in every process that `slimgrad compare` starts
     is_fitted, n_examples = batch_of(batch)
+    _refuse_idle(bound, policy, system, most_batch, None if is_fitted else memory)
     recipe = Recipe(
         model, data_set, policy=policy, options=options.settings_of(settings), size=size, seed=seed, epochs=epochs,
         steps=steps, batch=n_examples, lr=lr, optimizer=optimizer, test_every=test_every, audits=audits,
@@ -84,6 +87,21 @@ def batch_of(word: str) -> tuple[bool, int]:
     return kind == AUTO, int(digits)
 
 
+def _refuse_idle(bound: str, policy: str, system: str, most_batch: int, memory: str | None) -> None:
+    """Refuse options that would do nothing: who gives one expects something of it."""
+    is_own = bound in ("plain", "checkpoint")
+    idle = {
+        "--bound, since a system has its own; leave out --system or --bound": system and bound != DEFAULT_BOUND,
+        "--policy, since a system has its own; leave out --system or --policy": system and policy != POLICY,
+        f"--policy, since --bound {bound} compresses nothing": is_own and not system and policy != POLICY,
+        "--most-batch without --system comet": most_batch and system != "comet",
+        "--memory without --batch auto": memory not in (None, AUTO),
+    }
+    for words, is_given in idle.items():
+        if is_given:
+            raise ConfigError(f"expected options that do something, got {words}")
+
+
 def _in_parts(recipe: Recipe, memory: str, console: Console) -> Recipe:
     recipe, fit = fitted(recipe, memory)
     console.print(fit.log())
@@ -111,6 +129,7 @@ class Shown(Watcher):
 
     def __init__(self, console: Console, log: Log | None) -> None:
         self._console, self._log = console, log
+        self._run: Run | None = None
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[now]}"), TimeRemainingColumn())
         self._progress = Progress(TextColumn("{task.description}"), *columns, console=console)
         self._task = self._progress.add_task("training", total=None, now="")
@@ -122,6 +141,8 @@ class Shown(Watcher):
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
         if self._log is not None:
+            if self._run is not None:
+                self._log.write(self._run)  # the last test and audit come after the last step
             self._log.close()
 
     def began(self, run: Run) -> None:
@@ -135,6 +156,7 @@ class Shown(Watcher):
             after, batch = run.system and run.system.warm_up, run.n_grown * run.recipe.batch
             self._console.print(f"batches of {batch} after step {after and after(run.recipe.steps)}")
         if self._log is not None:
+            self._run = run
             self._log.began(run)
 
     def stepped(self, run: Run) -> None:

@@ -90,10 +90,16 @@ HEAD = (
 
 
 def _net(net: str, results: Sequence[Mapping[str, Any]]) -> str:
-    recipe, machine, rows = results[0]["recipe"], results[0]["machine"], rows_of(results)
+    recipe, rows = results[0]["recipe"], rows_of(results)
+    machines = [f"{one['machine']['processor']}, kernels {one['machine']['kernels']}" for one in results]
+    torches = {one["machine"]["torch"]: None for one in results}
     options = ", ".join(f"{key} {value}" for key, value in NETS[net].options.items())
     head = f"## {net} on {recipe['data']}\n\n{options}; {recipe['steps']} steps of {recipe['batch']}. "
-    head += f"torch {machine['torch']}, {machine['processor']}, kernels {machine['kernels']}."
+    head += (
+        f"torch {', '.join(torches)}; "
+        + "; ".join(f"{machines.count(one)} runs on {one}" for one in dict.fromkeys(machines))
+        + "."
+    )
     headings = (*compare_table.COSTS, *compare_table.learnt(rows)[1:])
     lines = [headings, ["---"] * len(headings)]
     lines += [(*compare_table.cost_cells(row), *compare_table.learnt_cells(row)[1:]) for row in rows]

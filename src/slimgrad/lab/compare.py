@@ -128,5 +128,13 @@ def _row(arm: str, runs: Mapping[int, Mapping[str, Any]], plain: Mapping[int, Ma
 
 def perplexity_change(found: Difference) -> Difference:
     """Return a difference of losses as one of perplexities, in shares: exp(d) - 1."""
-    low, high = (None if end is None else math.expm1(end) for end in (found.low, found.high))
-    return Difference(math.expm1(found.mean), low, high, found.n)
+    low, high = (None if end is None else exp(end) - 1.0 for end in (found.low, found.high))
+    return Difference(exp(found.mean) - 1.0, low, high, found.n)
+
+
+def exp(loss: float) -> float:
+    """Return the perplexity of a loss; one that learnt nothing may have more than a float holds."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from slimgrad.lab.compare import COMET, COMET_NOTE, COMET_ROW, Row, perplexity_change
+from slimgrad.lab.compare import COMET, COMET_NOTE, COMET_ROW, Row, exp, perplexity_change
 from slimgrad.lab.spread import Difference, Spread
 from slimgrad.report.table import nbytes
 
@@ -101,7 +100,7 @@ def _table(headings: Sequence[str], title: str) -> Table:
 
 def _figure(row: Row) -> str:
     if row.is_text:
-        return f"{math.exp(row.loss.mean):.4f}"
+        return f"{exp(row.loss.mean):.4f}"
     return f"{100 * row.accuracy.mean:.2f} %{_spread(row.accuracy, 100, '.2f')}"
 
 

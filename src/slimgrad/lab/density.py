@@ -10,6 +10,7 @@ Entropy is that of the rounded levels, value by value: what a lossy code without
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,6 @@ from torch import nn
 
 from slimgrad import codecs
 from slimgrad.bounds.fixed import Relative
-from slimgrad.errors import ConfigError
 from slimgrad.lab.samples import rms_of_nonzero
 
 ACTIVATIONS = (
@@ -58,7 +58,7 @@ class Layer(NamedTuple):
 
 
 def observe(model: nn.Module, x: torch.Tensor) -> list[Layer]:
-    """Return the layers in the order in which they run."""
+    """Return the layers in the order in which they run; none of a model whose activations are no modules."""
     found: list[Layer] = []
     calls: Counter[str] = Counter()
 
@@ -71,8 +71,6 @@ def observe(model: nn.Module, x: torch.Tensor) -> list[Layer]:
         return note
 
     watched = {name: m for name, m in model.named_modules() if isinstance(m, (*ACTIVATIONS, *POOLS))}
-    if not watched:
-        raise ConfigError("expected activation functions or pooling as modules (nn.ReLU, ...), got a model without any")
     handles = [m.register_forward_hook(hook(name, isinstance(m, POOLS))) for name, m in watched.items()]
     try:
         with _left_as_it_was(model), torch.no_grad():
@@ -190,9 +188,9 @@ def _depth(density: Mapping[str, Sequence[float]], acts: Sequence[str]) -> Obser
     claim, last = "deeper layers are sparser", [density[name][-1] for name in acts]
     if len(acts) < 3:
         return Observation(claim, None, "fewer than three layers")
-    order = sorted(range(len(last)), key=last.__getitem__)
-    ranks = [order.index(i) for i in range(len(last))]
-    n = len(ranks)
-    rho = 1 - 6 * sum((i - rank) ** 2 for i, rank in enumerate(ranks)) / (n * (n * n - 1))
+    if min(last) == max(last):
+        return Observation(claim, None, f"all layers are equally dense, {last[0]:.0%}")
+    ranks = [sum(a < b for a in last) + sum(a == b for a in last) / 2 for b in last]  # of equals, their mean
+    rho = statistics.correlation(range(len(last)), ranks)
     found = f"rank correlation of depth and density {rho:+.2f}; first {last[0]:.0%}, last {last[-1]:.0%}"
     return Observation(claim, rho < -0.3, found)

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -36,7 +36,15 @@ POLL = 0.1  # seconds
 PATIENCE = 60.0  # seconds that a run has to save itself when it is told to end
 ERRORS = "errors.txt"
 
-Tell = Callable[[str, str], None]  # name of the run, and what happened: "started", "finished", "kept"
+Tell = Callable[[str, str], None]  # name of the run, and what happened: "started", "finished", "kept", "failed"
+
+
+class RunsFailed(ConfigError):
+    """Some runs did not end well; `results` are those of the others, by name."""
+
+    def __init__(self, reasons: Iterable[str], results: Mapping[str, dict[str, Any]]) -> None:
+        super().__init__("\n".join(reasons))
+        self.results = results
 
 
 def finished(path: Path, recipe: Recipe) -> dict[str, Any] | None:
@@ -67,8 +75,12 @@ def _all_filled(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
 def run_all(
     recipes: Mapping[str, Recipe], results: Path, work: Path, jobs: int = 1, tell: Tell = lambda name, what: None
 ) -> dict[str, dict[str, Any]]:
-    """Return the result of every run by name, running those that are not there yet, `jobs` at a time."""
+    """Return the result of every run by name, running those that are not there yet, `jobs` at a time.
+
+    One that fails does not keep the others from their end; RunsFailed then says which did and why.
+    """
     found: dict[str, dict[str, Any]] = {}
+    reasons: list[str] = []
     waiting: list[str] = []
     recipes = _all_filled(recipes)  # what cannot work is said before the first run
     for name, recipe in recipes.items():
@@ -86,9 +98,16 @@ def run_all(
                 tell(name, "started")
             time.sleep(POLL)
             for name in [name for name, process in running.items() if process.poll() is not None]:
-                found[name] = _collect(running.pop(name), work / name, results / f"{name}.json")
-                tell(name, "finished")
-    return {name: found[name] for name in recipes}
+                reason = _why_failed(running.pop(name), work / name)
+                if reason:
+                    reasons.append(reason)
+                else:
+                    found[name] = _collect(work / name, results / f"{name}.json")
+                tell(name, "failed" if reason else "finished")
+    found = {name: found[name] for name in recipes if name in found}
+    if reasons:
+        raise RunsFailed(reasons, found)
+    return found
 
 
 @contextmanager
@@ -127,13 +146,22 @@ def _start(recipe: Recipe, folder: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, env=environment, stderr=errors)
 
 
-def _collect(process: subprocess.Popen[bytes], folder: Path, path: Path) -> dict[str, Any]:
-    """Put the result of a process that has ended where it belongs, and remove what it worked with."""
-    if process.returncode < 0 or process.returncode > 128:
+def _why_failed(process: subprocess.Popen[bytes], folder: Path) -> str:
+    """Return why a process that has ended has no result; SlimgradError where somebody has interrupted it."""
+    code = process.returncode
+    if code > 128 or -code in (signal.SIGINT, signal.SIGTERM):
         raise SlimgradError(f"interrupted: {folder.name}; the same command goes on from its checkpoint")
-    if process.returncode:
-        said = (folder / ERRORS).read_text(errors="replace").strip()[-2000:]
-        raise ConfigError(f"expected the run {folder.name} to finish, got:\n{said}")
+    if code == -signal.SIGKILL:
+        advice = "systems do that where memory runs out: try a smaller --batch, or fewer --jobs"
+        return f"expected the run {folder.name} to finish, got killed (SIGKILL); {advice}"
+    if not code:
+        return ""
+    said = (folder / ERRORS).read_text(errors="replace").strip()[-2000:] if (folder / ERRORS).exists() else ""
+    return f"expected the run {folder.name} to finish, got:\n{said or f'status {code}'}"
+
+
+def _collect(folder: Path, path: Path) -> dict[str, Any]:
+    """Put the result of a run where it belongs, and remove what it worked with."""
     result = read_result(folder / RESULT)
     write_json(path, result)
     shutil.rmtree(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,15 @@ def write(path: Path, result: Mapping[str, Any]) -> None:
     sections = [
         page.section("Where the bytes are", _bars("by role", report.by_role()), _bars("by module", report.by_module())),
         page.wide("Four observations of cDMA", observed(result["observations"])),
-        page.section("Density over training", heat(course), lines(course)),
-        page.wide("What codes make of it, after training", ratios(last)),
-        page.wide("Where maps are zero", *patterns(course), text="White is non-zero; first channels of one example."),
     ]
+    if last:
+        maps = "White is non-zero; first channels of one example."
+        sections += [
+            page.section("Density over training", heat(course), lines(course)),
+            page.wide("What codes make of it, after training", ratios(last)),
+            page.wide("Where maps are zero", *patterns(course), text=maps),
+        ]
+    sections.append(page.wide("Notes", *(f"<p>{escape(note)}</p>" for note in report.notes)))
     title = f"slimgrad profile: {recipe['model']} on {recipe['data']}"
     figures = {
         key: value for key, value in to_json(dict(result)).items() if key in ("course", "observations", "report")

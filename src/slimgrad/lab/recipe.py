@@ -23,7 +23,8 @@ from slimgrad.lab import data, models, words
 from slimgrad.lab.models.fitting import fitting
 from slimgrad.lab.systems import system_of
 
-NOT_COMPARED = ("threads", "epochs")  # what threads change is rounding; epochs are in the steps of a filled recipe
+NOT_COMPARED = ("epochs",)  # they are in the steps of a filled recipe
+OF_SLIM = ("bound", "policy", "audits", "system", "most_batch")  # no other arm reads them
 FIT = ("classes", "context", "in_channels", "features", "size")  # options that follow from the data
 AT_LEAST = ("classes", "context")  # ... of which there may be more
 NUMBERS = (
@@ -196,8 +197,9 @@ class Recipe:
 
         A field that is newer than the other recipe had its default there.
         """
-        own, names = self.to_dict(), [f.name for f in fields(self) if f.name not in NOT_COMPARED]
         known = {**{f.name: f.default for f in fields(self)}, **other}
+        idle = OF_SLIM if self.arm == known["arm"] != "slim" else ()
+        own, names = self.to_dict(), [f.name for f in fields(self) if f.name not in (*NOT_COMPARED, *idle)]
         return [name for name in names if own[name] != known[name]]
 
     def difference_to(self, other: Mapping[str, Any]) -> str:

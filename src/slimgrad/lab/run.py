@@ -30,6 +30,7 @@ from slimgrad.lab.history import History
 from slimgrad.lab.recipe import Recipe
 from slimgrad.lab.systems import system_of
 from slimgrad.planner.accumulation import Accumulation
+from slimgrad.planner.out_of_memory import give_back_memory
 from slimgrad.report.memory import reset_resident_peak, resident_now, resident_peak
 
 AUDIT_SEED = 500_000  # audits see batches in another order than training does
@@ -187,7 +188,8 @@ class Run:
         states = dict(self.session.tuning.states)
         found = self.session.audit(lambda: self.criterion(self.model(x), y))
         self.session.tuning.states.update(states)
-        reset_resident_peak()  # an audit also runs the plain step, whose memory is not that of the training
+        give_back_memory()  # an audit also runs the plain step, whose memory is not that of the training
+        reset_resident_peak()
         self.history.add_noise(self.done, found.noise, found.expected, found.saved_ratio, self._mean_rel())
 
     def _mean_rel(self) -> float | None:

@@ -15,7 +15,7 @@ T_975 = (  # two-sided 95 %, by degrees of freedom from 1 on
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
 )  # fmt: skip
-NORMAL_975 = 1.960  # ... and beyond the table
+NORMAL_975, BEYOND = 1.960, 2.4  # beyond the table, 1.960 + 2.4 / degrees of freedom: right to 0.002
 
 
 class Spread(NamedTuple):
@@ -48,5 +48,6 @@ def difference(arm: Mapping[int, float], base: Mapping[int, float]) -> Differenc
     mean, n = statistics.fmean(pairs), len(pairs)
     if n == 1:
         return Difference(mean, None, None, 1)
-    half = (T_975[n - 2] if n - 2 < len(T_975) else NORMAL_975) * statistics.stdev(pairs) / math.sqrt(n)
+    t = T_975[n - 2] if n - 2 < len(T_975) else NORMAL_975 + BEYOND / (n - 1)
+    half = t * statistics.stdev(pairs) / math.sqrt(n)
     return Difference(mean, mean - half, mean + half, n)

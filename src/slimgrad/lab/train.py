@@ -20,15 +20,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import torch
-
 from slimgrad.errors import ConfigError, SlimgradError, StorageFull
-from slimgrad.files import make_folder, write_json
+from slimgrad.files import held, make_folder, write_json
 from slimgrad.lab import checkpoint, machine
 from slimgrad.lab.recipe import Recipe, read_result
 from slimgrad.lab.run import Run
 from slimgrad.lab.timeline import timeline
 from slimgrad.ledger import NOT_ACTIVATIONS
+from slimgrad.planner.out_of_memory import is_out_of_memory
 
 CHECKPOINT, RESULT = "checkpoint.pt", "result.json"
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
@@ -41,6 +40,16 @@ class Interrupted(SlimgradError):
     def __init__(self, number: int, path: Path, step: int) -> None:
         super().__init__(f"interrupted after step {step}; go on with --resume (the checkpoint is {path})")
         self.number = number
+
+
+class NoMemory(SlimgradError):
+    """A step did not fit."""
+
+    def __init__(self, examples: int, error: BaseException) -> None:
+        super().__init__(
+            f"expected memory for a step of {examples} examples, got {type(error).__name__}: {error}; "
+            "try --batch auto, which runs a batch in parts that fit, or a smaller --batch"
+        )
 
 
 class Watcher:
@@ -88,7 +97,12 @@ def train(
     recipe: Recipe, folder: Path, resume: bool = False, watcher: Watcher | None = None, until: int | None = None
 ) -> dict[str, Any]:
     """Train to the end and return what result.json holds; `until` interrupts after that step, as a signal would."""
-    watcher = watcher or Watcher()
+    make_folder(folder)  # what cannot be written is said before the first step
+    with held(folder):
+        return _train(recipe, folder, resume, watcher or Watcher(), until)
+
+
+def _train(recipe: Recipe, folder: Path, resume: bool, watcher: Watcher, until: int | None) -> dict[str, Any]:
     path = folder / CHECKPOINT
     if path.exists() and not resume:
         raise ConfigError(
@@ -98,9 +112,10 @@ def train(
     with Stop() as stop:
         run = Run(recipe.filled())
         try:
-            make_folder(folder)  # what cannot be written is said before the first step
             if resume:
                 _go_on(run, path)
+            else:
+                (folder / RESULT).unlink(missing_ok=True)  # of another run that was here
             watcher.began(run)
             if resume and (result := _result_before(run, folder / RESULT)):
                 return result
@@ -150,12 +165,13 @@ def _loop(run: Run, path: Path, watcher: Watcher, stop: Stop, until: int | None)
 
 
 def _step(run: Run) -> None:
-    """Train on; where the first step fails for a model that does not fit its data, say so."""
+    """Train on; where the first step fails for a model that does not fit its data, or for want of memory, say so."""
     try:
         run.step()
-    except (IndexError, RuntimeError, TypeError, ValueError) as error:
-        is_ours = isinstance(error, (SlimgradError, torch.OutOfMemoryError))
-        misfit = None if is_ours or run.has_stepped else run.misfit()
+    except (IndexError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise NoMemory(run.recipe.at_once, error) from error
+        misfit = None if isinstance(error, SlimgradError) or run.has_stepped else run.misfit()
         if misfit is None:
             raise
         wish = f"inputs of shape {list(run.source.shape)} with {run.source.classes} classes ({run.recipe.data})"
@@ -195,8 +211,8 @@ def _save(run: Run, path: Path, watcher: Watcher, is_last: bool) -> None:
 
 
 def _result(run: Run) -> dict[str, Any]:
-    if run.session is not None and not run.has_stepped:
-        timeline(run)  # resumed at its end: the session has seen nothing, and its first step takes more than others
+    if not run.has_stepped:
+        timeline(run)  # resumed at its end: there are no gradients, and a session's first step takes more than others
     history, last = run.history, run.history.test[-1]
     peak = run.peak_resident()
     final = {
@@ -266,7 +282,7 @@ def main(arguments: list[str]) -> int:
         train(recipe, folder, resume=(folder / CHECKPOINT).exists())
     except Interrupted as interrupted:
         return 128 + interrupted.number
-    except (SlimgradError, torch.OutOfMemoryError) as error:
+    except SlimgradError as error:
         print(error, file=sys.stderr)
         return 2
     return 0

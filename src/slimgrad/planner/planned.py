@@ -148,15 +148,21 @@ class Planned:
             self._refuse(len(source))
 
     def _goes_on(self, saved: Mapping[str, Any]) -> bool:
-        """Take the plan of a state with what it was made from; return False where it does not fit into this process."""
+        """Take the plan of a state with what it was made from; return False where it does not fit into this process.
+
+        A process that has a little more memory than the one before may use the reserve: another plan would code other
+        tensors, and a resumed run would not be the same run.
+        """
         before = dict(self.costs)
         self.choices = {(path, number): choice for path, number, choice in saved["choices"]}
         self.costs |= {(path, number): Cost(*cost) for path, number, *cost in saved.get("costs", [])}
         self._planned_after = saved.get("planned_after", -1)
         self.peak = self._peak()
-        if self.peak > self.limit:
-            self.costs, self._planned_after = before, -1
-        return self.peak <= self.limit
+        if self.peak <= self.budget:
+            return True
+        self.costs, self._planned_after = before, -1
+        self.remark = "the plan of the run before does not fit beside what this process holds: it is made anew"
+        return False
 
     def _refuse(self, batch: int) -> None:
         assert self._prediction is not None
@@ -250,7 +256,7 @@ class Planned:
         kind = "frugal, before the first measured step" if self._planned_after < 0 else "measured"
         sizes = f"budget {self.budget / MIB:,.0f} MiB, predicted peak {self.peak / MIB:,.0f} MiB"
         lines = [
-            f"{sizes}; plan {self.n_plans} ({kind}):",
+            f"{sizes}; plan {self.n_plans} ({kind}){f'; {self.remark}' if self.remark else ''}:",
             f"  {'':6}{'tensors':>8}{'original':>14}{'in memory':>14}{'seconds':>10}",
         ]
         for choice in CHOICES:
