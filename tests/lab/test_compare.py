@@ -43,6 +43,13 @@ def test_rows_have_ratios_to_plain_and_the_difference_seed_by_seed() -> None:
     assert slim.accuracy_difference.high == pytest.approx(half)
 
 
+def test_times_of_two_machines_are_not_compared() -> None:
+    other = result("noise:0.05", 0)
+    other["machine"]["processor"] = "slide rule"
+    _, slim = rows_of([result("plain", 0), other])
+    assert (slim.time_ratio, slim.peak_ratio) == (None, 4.0)
+
+
 def test_without_plain_there_is_no_difference() -> None:
     (row,) = rows_of([result("noise:0.05")])
     assert (row.peak_ratio, row.time_ratio, row.accuracy_difference) == (None, None, None)

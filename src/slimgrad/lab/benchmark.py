@@ -84,22 +84,23 @@ HEAD = (
     "Written by `python bench/accuracy.py --table` from the runs in `docs/results/accuracy`; `bench/accuracy.py` adds "
     "those that are missing. The same seeds in all arms: equal first weights and equal batches. Differences are taken "
     "seed by seed, with 95 % intervals by Student's distribution. Reduced networks, one thread a run; nothing here is "
-    "ImageNet. Runs were made at different times beside other work, so steps and times do not compare: `bench/step.py` "
-    "is for that."
+    "ImageNet. Runs were made at different times, beside other work and on more than one machine, so steps and times "
+    "do not compare: `bench/step.py` is for that."
 )
+
+
+def _machines(results: Sequence[Mapping[str, Any]]) -> str:
+    words = [
+        f"torch {one['torch']}, {one['processor']}, kernels {one['kernels']}"
+        for one in (result["machine"] for result in results)
+    ]
+    return "; ".join(f"{words.count(one)} runs on {one}" for one in dict.fromkeys(words))
 
 
 def _net(net: str, results: Sequence[Mapping[str, Any]]) -> str:
     recipe, rows = results[0]["recipe"], rows_of(results)
-    machines = [f"{one['machine']['processor']}, kernels {one['machine']['kernels']}" for one in results]
-    torches = {one["machine"]["torch"]: None for one in results}
     options = ", ".join(f"{key} {value}" for key, value in NETS[net].options.items())
-    head = f"## {net} on {recipe['data']}\n\n{options}; {recipe['steps']} steps of {recipe['batch']}. "
-    head += (
-        f"torch {', '.join(torches)}; "
-        + "; ".join(f"{machines.count(one)} runs on {one}" for one in dict.fromkeys(machines))
-        + "."
-    )
+    head = f"## {net} on {recipe['data']}\n\n{options}; {recipe['steps']} steps of {recipe['batch']}; {_machines(results)}."
     headings = (*compare_table.COSTS, *compare_table.learnt(rows)[1:])
     lines = [headings, ["---"] * len(headings)]
     lines += [(*compare_table.cost_cells(row), *compare_table.learnt_cells(row)[1:]) for row in rows]

@@ -104,6 +104,8 @@ def _row(arm: str, runs: Mapping[int, Mapping[str, Any]], plain: Mapping[int, Ma
     def ratio(above: float | None, below: float | None) -> float | None:
         return above / below if above and below else None
 
+    processors = [{run["machine"].get("processor") for run in of.values()} for of in (runs, plain)]
+    is_comparable = len(processors[0] | processors[1]) == 1  # times of other machines say nothing
     pages = {run["machine"].get("huge pages") == "asked for" for run in runs.values()}
     peak, seconds = mean("peak_live") or 0.0, mean("seconds_per_step") or 0.0
     return Row(
@@ -114,7 +116,7 @@ def _row(arm: str, runs: Mapping[int, Mapping[str, Any]], plain: Mapping[int, Ma
         peak_ratio=None if arm == PLAIN else ratio(mean("peak_live", plain), peak),
         saved_ratio=mean("saved_ratio"),
         seconds=seconds,
-        time_ratio=None if arm == PLAIN else ratio(seconds, mean("seconds_per_step", plain)),
+        time_ratio=ratio(seconds, mean("seconds_per_step", plain)) if arm != PLAIN and is_comparable else None,
         examples_per_second=mean("examples_per_second") or 0.0,
         loss=spread([run["final"]["test_loss"] for run in runs.values()]),
         accuracy=spread([run["final"]["test_accuracy"] for run in runs.values()]),
