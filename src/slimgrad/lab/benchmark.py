@@ -100,7 +100,8 @@ def _machines(results: Sequence[Mapping[str, Any]]) -> str:
 def _net(net: str, results: Sequence[Mapping[str, Any]]) -> str:
     recipe, rows = results[0]["recipe"], rows_of(results)
     options = ", ".join(f"{key} {value}" for key, value in NETS[net].options.items())
-    head = f"## {net} on {recipe['data']}\n\n{options}; {recipe['steps']} steps of {recipe['batch']}; {_machines(results)}."
+    steps = f"{recipe['steps']} steps of {recipe['batch']}"
+    head = f"## {net} on {recipe['data']}\n\n{options}; {steps}; {_machines(results)}."
     headings = (*compare_table.COSTS, *compare_table.learnt(rows)[1:])
     lines = [headings, ["---"] * len(headings)]
     lines += [(*compare_table.cost_cells(row), *compare_table.learnt_cells(row)[1:]) for row in rows]
