@@ -46,7 +46,7 @@ LAYERS = (  # from the top; a module may import its own layer and those below
         "readers",
         "streams",
     },
-    {"coder", "leftovers", "shelf", "saved", "tiers", "report"},
+    {"coder", "leftovers", "shelf", "saved", "tiers", "report", "view_bounds"},
     {"policy", "bounds", "consumers", "origins", "roles", "simple"},
     {"codecs", "storage", "ledger"},
     {"kernels"},

@@ -32,6 +32,7 @@ class Attached:
         self.bound, self.rules = bound, dict(rules)
         self.root_paths: set[str] = set()
         self._roots = weakref.WeakSet(roots)
+        self._finalizers: list[weakref.finalize] = []
         self.paths: dict[int, str] = {}  # by id: looked up at every call of every module
         self._modules: dict[int, weakref.ref[nn.Module]] = {}  # ... and removed with the module, before its id is free
         self._bounds: dict[str, Adaptive] = {}
@@ -110,13 +111,16 @@ class Attached:
             if not living:
                 callback()
 
-        for root in list(self._roots):
-            weakref.finalize(root, one_died).atexit = False
+        self._finalizers = [weakref.finalize(root, one_died) for root in list(self._roots)]
+        for finalizer in self._finalizers:
+            finalizer.atexit = False
 
     def release(self) -> None:
         """Allow the modules to be attached again."""
         for root in list(self._roots):
             _attached.discard(root)
+        for finalizer in self._finalizers:
+            finalizer.detach()  # it holds the session
 
     def _unused(self, name: str) -> str:
         number, prefix = 1, name
@@ -149,17 +153,21 @@ def _has_storage(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not functorch.is_functorch_wrapped_tensor(tensor)
 
 
-def tensors_in(value: Any, depth: int = MAX_DEPTH) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested lists, dicts and dataclasses."""
+def tensors_in(value: Any, depth: int = MAX_DEPTH, in_objects: bool = False) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested lists, dicts and dataclasses; in attributes of other objects too where wanted."""
     if isinstance(value, torch.Tensor):
         yield value
     elif depth and isinstance(value, (list, tuple)):
         for item in value:
-            yield from tensors_in(item, depth - 1)
+            yield from tensors_in(item, depth - 1, in_objects)
     elif depth and isinstance(value, (dict, Mapping)):  # asked late: an abstract class takes long to answer
-        yield from tensors_in(list(value.values()), depth)
+        yield from tensors_in(list(value.values()), depth, in_objects)
     elif depth and dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield from tensors_in([getattr(value, field.name, None) for field in dataclasses.fields(value)], depth)
+        yield from tensors_in(
+            [getattr(value, field.name, None) for field in dataclasses.fields(value)], depth, in_objects
+        )
+    elif depth and in_objects and hasattr(value, "__dict__") and not isinstance(value, (type, nn.Module)):
+        yield from tensors_in(list(vars(value).values()), depth, in_objects)
 
 
 def _matches(path: str, pattern: str) -> bool:

@@ -198,7 +198,7 @@ def _unnoticed(session: Session) -> Iterator[Ledger]:
 
 
 def _share(exact: torch.Tensor, compressed: torch.Tensor) -> Share:
-    a, b = (t.coalesce().to_dense() if t.is_sparse else t for t in (exact, compressed))
+    a, b = (t if t.layout is torch.strided else t.to_dense() for t in (exact, compressed))
     a, b = (t.to(torch.promote_types(t.dtype, torch.float64)) for t in (a, b))
     return Share(float(energy(a - b)), float(energy(a)))
 

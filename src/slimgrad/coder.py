@@ -18,6 +18,7 @@ from torch import empty_strided
 from slimgrad.codecs import Channels, Ready
 from slimgrad.policy import Plan, RoleBound
 from slimgrad.storage import Arena, Buffers, Slot
+from slimgrad.view_bounds import covers
 
 CPU = torch.device("cpu")  # said every time: there may be another default
 POOLED_FROM = 1 << 17  # bytes; below, the free lists of malloc are a pool, and a faster one; above, it asks the system
@@ -35,10 +36,12 @@ def layout_of(tensor: torch.Tensor) -> Layout:
 class Coder:
     """One plan for one kind of storage."""
 
-    __slots__ = ("_array", "_has_channels", "_ready", "_strides", "dtype", "layout", "nbytes")
+    __slots__ = ("_array", "_has_channels", "_is_relative", "_ready", "_strides", "dtype", "layout", "nbytes")
 
-    def __init__(self, ready: Ready, tensor: torch.Tensor, nbytes: int, has_channels: bool) -> None:
-        self._ready, self._has_channels = ready, has_channels
+    def __init__(
+        self, ready: Ready, tensor: torch.Tensor, nbytes: int, has_channels: bool, is_relative: bool = True
+    ) -> None:
+        self._ready, self._has_channels, self._is_relative = ready, has_channels, is_relative
         self.nbytes, self.dtype, self.layout = nbytes, tensor.dtype, layout_of(tensor)
         self._array = ARRAYS[tensor.dtype]
         self._strides = tuple(stride * tensor.dtype.itemsize for stride in self.layout[1])
@@ -51,16 +54,21 @@ class Coder:
         has_address = tensor.untyped_storage().device == CPU  # that of a fake tensor is on "meta"
         if tensor.dtype not in ARRAYS or not has_address or not fills(tensor, nbytes):
             return None
+        if plan.bound is not None and plan.bound.needs_rms and not covers(tensor, nbytes):
+            return None
         n = nbytes // tensor.dtype.itemsize
         channels = channels_of(tensor, n, plan)
         if plan.row and channels is None:
             return None
         ready = plan.codec.ready(n, tensor.dtype, plan.bound, channels)
-        return None if ready is None else cls(ready, tensor, nbytes, plan.axis is not None or plan.row > 0)
+        if ready is None:
+            return None
+        is_relative = plan.bound is not None and plan.bound.needs_rms
+        return cls(ready, tensor, nbytes, plan.axis is not None or plan.row > 0, is_relative)
 
     def fits(self, tensor: torch.Tensor, nbytes: int) -> bool:
-        """Return whether the tensor's storage can be coded; a view of it will do where there are no channels."""
-        if nbytes != self.nbytes:
+        """Return whether the tensor's storage can be coded; a view of it will do where the bound is absolute."""
+        if nbytes != self.nbytes or (self._is_relative and not covers(tensor, nbytes)):
             return False
         return not self._has_channels or layout_of(tensor) == self.layout
 

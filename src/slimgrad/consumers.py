@@ -179,7 +179,7 @@ def _group_norm(tensor: torch.Tensor, call: Call) -> Role:
     if not is_from(tensor, call.argument(0, "input")):
         return EXACT
     n_rows = tensor.shape[0] * call.argument(1, "num_groups", 1)
-    return _in_rows("group norm input", _row_length(tensor, tensor.numel() // n_rows), is_centred=True)
+    return _in_rows("group norm input", _row_length(tensor, tensor.numel() // max(1, n_rows)), is_centred=True)
 
 
 def _rms_norm(tensor: torch.Tensor, call: Call) -> Role:

@@ -212,7 +212,7 @@ def begin(call: Call | None, bound: object) -> Making | None:
 def derivation_of(tensor: torch.Tensor) -> Derivation | None:
     """Return how the values in the tensor's storage are made, if that is true of its version."""
     found = getattr(tensor.untyped_storage(), NOTE, None)
-    if found is None or found.version != tensor._version:
+    if found is None or found.version != tensor._version or tensor.dtype is not torch.float32:
         return None
     return found if found.root is None or found.root() is _base(tensor) else None
 

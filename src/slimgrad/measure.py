@@ -127,14 +127,17 @@ class Meter:
         if not self.is_on:
             return None
         reading = self._reading()
+        self._stop()
+        return reading
+
+    def _stop(self) -> None:
         self._remove_hooks()
         self._clear()
         self.is_on = False
-        return reading
 
     def close(self) -> None:
         """Stop for good."""
-        self.end()
+        self._stop()
         self.scale.forget()
 
     def note(self, stored: Stored, tensor: torch.Tensor, bound: RoleBound) -> None:
@@ -204,7 +207,7 @@ class Meter:
 
     def _new_nodes(self, result: Any) -> Iterator[Any]:
         seen, now = f"{SEEN} {id(self)}", self._measurement  # a parameter's own node may outlive a measurement
-        stack: list[Any] = [tensor.grad_fn for tensor in tensors_in(result)]
+        stack: list[Any] = [tensor.grad_fn for tensor in tensors_in(result, in_objects=True)]
         while stack:
             node = stack.pop()
             if node is None or node.metadata.get(seen) == now:

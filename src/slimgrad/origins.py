@@ -58,8 +58,7 @@ def leaf_role(tensor: torch.Tensor, arguments: Iterable[Any]) -> Role | None:
     leaf = getattr(copy.next_functions[0][0], "variable", None)
     if leaf is None or type(copy).__name__ != "ToCopyBackward0":
         return None
-    storage = tensor.untyped_storage()
-    is_argument = any(isinstance(a, torch.Tensor) and a.untyped_storage() is storage for a in arguments)
+    is_argument = any(isinstance(a, torch.Tensor) and _shares_storage(tensor, a) for a in arguments)
     return None if is_argument else rebuilt_role(tensor, leaf)
 
 
@@ -77,9 +76,13 @@ def is_from(tensor: torch.Tensor, argument: Any) -> bool:
         return True
     if not isinstance(argument, torch.Tensor):
         return False
-    if tensor.untyped_storage() is argument.untyped_storage():
+    if _shares_storage(tensor, argument):
         return True
     return _made(argument, _origin(tensor.grad_fn)[0])
+
+
+def _shares_storage(tensor: torch.Tensor, argument: torch.Tensor) -> bool:
+    return argument.layout is torch.strided and tensor.untyped_storage() is argument.untyped_storage()
 
 
 def is_scaled(tensor: torch.Tensor, argument: Any) -> bool:

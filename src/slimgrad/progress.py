@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from slimgrad.errors import ConfigError
 from slimgrad.roles import Need, Role, role_from_dict, role_to_dict
 from slimgrad.shelf import Shelf
 from slimgrad.tuning import Tuning
 
+NO_BACKWARD = -1  # the id of the backward that runs in this thread
 HINTED = (Need.VALUES, Need.TIGHT, Need.EXACT)
 FOREIGN = "other saved-tensor hooks around an attached module get only what slimgrad leaves as it is: {}"
 
@@ -32,8 +35,8 @@ class Progress:
         self.foreign_hooks: set[str] = set()
 
     def begin_forward(self) -> None:
-        """End the step if a backward came between this forward and the last."""
-        if self.was_read:
+        """End the step if a backward came between this forward and the last, and is over: a checkpoint runs within."""
+        if self.was_read and torch._C._current_graph_task_id() == NO_BACKWARD:
             self.was_read = False
             self.n_steps += 1
             self._shelf.end_step()

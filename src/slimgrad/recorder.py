@@ -190,7 +190,7 @@ class Recorder(TorchFunctionMode):
         if stored.serves(role):
             return None
         bound = stored.coded_bound(self.tuning.bound_at(self.path, stored.site))
-        missing = stored.missing(role, bound)
+        missing = stored.missing(role, bound, tensor)
         if missing is None:
             return None
         if stored.shelf is self.shelf:  # and it is no site of another session's

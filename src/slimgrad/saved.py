@@ -37,9 +37,11 @@ from slimgrad.origins import PLAIN_TYPES
 from slimgrad.policy import Plan, RoleBound, stricter
 from slimgrad.roles import EXACT, Flag, Need, Role, merged, with_flags, with_zeros
 from slimgrad.storage import Buffers
-from slimgrad.tiers import AnySlot, Form, restored
+from slimgrad.tiers import AnySlot, Form, eps_of, restored
+from slimgrad.view_bounds import covers, own_eps
 
 NOTHING = torch.empty(0, device=CPU)
+SAME = 1 - 1e-6  # bounds that differ by rounding
 NOTE = "_slimgrad_stored"  # attribute of a storage; Note [One storage, one Stored]
 
 
@@ -142,7 +144,7 @@ class Stored:
             return self.is_exact or (self.flag == role.flag and (self.flags or self.values) is not None)
         return role.need is Need.SHAPE or self.is_exact
 
-    def missing(self, role: Role, bound: RoleBound) -> Role | None:
+    def missing(self, role: Role, bound: RoleBound, tensor: torch.Tensor) -> Role | None:
         """Return what has to be stored, beyond what already is, before this role is served; Note [Strictest need]."""
         if self.serves(role):
             return None
@@ -151,9 +153,15 @@ class Stored:
         wanted = role if self.role is None else merged(self.role, role)
         if self.is_sparse:
             wanted = with_zeros(wanted)
-        if self.values is not None and wanted is self.role and bound == self.bound:
-            return None
-        return wanted
+        is_same = self.values is not None and wanted is self.role and bound == self.bound
+        return None if is_same and not self._is_coarse_for(tensor, wanted, bound) else wanted
+
+    def _is_coarse_for(self, view: torch.Tensor, role: Role, bound: RoleBound) -> bool:
+        """Return whether what is stored is too coarse for this view, whose values may be smaller; view_bounds.py."""
+        part, own = self.values, bound.of(role)
+        if part is None or covers(view, self.nbytes) or not own.needs_rms or self.is_derived:
+            return False
+        return 0 < own_eps(own, view, part.plan.axis) < SAME * eps_of(part.codec, part.slot)
 
     def coded_role(self, role: Role) -> Role:
         """Return the role as it is coded when flags are read as well."""
@@ -299,8 +307,8 @@ class Rebuilt:
         return copy.copy_(self.leaf)
 
     def keep_copy(self) -> None:
-        """Make the copy now, because the leaf is about to change."""
-        if self.copy is None:
+        """Make the copy now, because the leaf is about to change; if it has, that is for whoever reads the copy."""
+        if self.copy is None and self.leaf._version == self.version:
             self.copy = self.make_copy()
 
     def restore(self) -> torch.Tensor:

@@ -4,7 +4,8 @@
     shelf.fetch(saved) -> Tensor              the tensor as it was saved
 
 Whole storages are coded in memory order, whatever views of them are saved; restored views are cut out of the decoded
-values, so strides are exact. Where the recorder has a Coder for the site, that does the same without a detour.
+values, so strides are exact. What a relative bound means then is in view_bounds.py. Where the recorder has a Coder for
+the site, that does the same without a detour.
 
 Note [Decoded once]. A convolution's backward and that of the ReLU before it read the same values one after the other.
 What was decoded is therefore held until another tensor is decoded, but only while more reads of it can follow: held any
@@ -32,6 +33,7 @@ from slimgrad.roles import Need, Role
 from slimgrad.saved import NOTE, NOTHING, Kept, Part, Saved, Stored
 from slimgrad.storage import Arena, Buffers, Freed, Heap, Slot
 from slimgrad.tiers import Deferred, Owner, Tiers
+from slimgrad.view_bounds import own_plan
 
 NO_GAIN = "no code makes it smaller"
 SAMPLE_EVERY = 97  # coded tensors between two whose error is measured; prime, so that every layer has its turn
@@ -94,7 +96,7 @@ class Shelf:
         self._forget(stored)
         stored.shelf = self
         source = tensor.detach()
-        part = self._part(stored, source, role, plan)
+        part = self._part(stored, source, role, own_plan(plan, source, stored.nbytes))
         if part is None:
             return self._keep(stored, source, role, plan, call)
         stored.watch(source)

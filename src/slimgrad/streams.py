@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -158,22 +158,32 @@ def can_be_called(node: Any) -> bool:
     """Return whether calling the node by hand has no effect but its result; see Note [Calling a node]."""
     if isinstance(node, BackwardCFunction):
         return False
-    return all(_is_ours(raw) for _, raw in saved_of(node))
+    held = _held(node)
+    return held is not None and all(_is_ours(raw) for _, raw in held)
 
 
-def saved_of(node: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the saved tensors of a node as torch holds them, with the names of their slots."""
+def saved_of(node: Any) -> Iterable[tuple[str, Any]]:
+    """Return the saved tensors of a node as torch holds them, with the names of their slots; none that were freed."""
+    return _held(node) or ()
+
+
+def _held(node: Any) -> list[tuple[str, Any]] | None:
+    """Return the same; None where a backward has freed them: a part of a graph that was run before may be read on."""
+    found = []
     for attribute in _raw_names(type(node)):
-        held = getattr(node, attribute)
-        for raw in held if isinstance(held, (tuple, list)) else (held,):
-            if raw is not None:
-                yield attribute.removeprefix("_raw_saved_"), raw
+        try:
+            held = getattr(node, attribute)
+        except RuntimeError:
+            return None
+        name = attribute.removeprefix("_raw_saved_")
+        found += [(name, raw) for raw in (held if isinstance(held, (tuple, list)) else (held,)) if raw is not None]
+    return found
 
 
 def energy(tensor: torch.Tensor) -> torch.Tensor:
     """Return the sum of squares, as a tensor: asking an accelerator for numbers would make it wait."""
-    if tensor.is_sparse:
-        tensor = tensor.coalesce().values()
+    if tensor.layout is not torch.strided:
+        tensor = (tensor.coalesce() if tensor.is_sparse else tensor).values()
     local = getattr(tensor, "to_local", None)  # of a distributed tensor; its norm would be a collective
     tensor = (local() if local is not None else tensor).detach()
     if tensor.is_complex():

@@ -14,7 +14,7 @@ from torch.optim import Adadelta, Adafactor, Adagrad, RMSprop, Rprop
 
 def momentum_of(optimizer: torch.optim.Optimizer | None, parameter: torch.Tensor | None) -> float | None:
     """Return mean |momentum| over the parameter, or None where the optimizer holds none."""
-    state = {} if optimizer is None or parameter is None else optimizer.state.get(parameter, {})
+    state = {} if optimizer is None or parameter is None else getattr(optimizer, "state", {}).get(parameter, {})
     summed, averaged = state.get("momentum_buffer"), state.get("exp_avg")
     if isinstance(summed, torch.Tensor) and not isinstance(optimizer, RMSprop):
         return _mean_size(summed)
@@ -27,7 +27,8 @@ def momentum_of(optimizer: torch.optim.Optimizer | None, parameter: torch.Tensor
 def moves_alike(optimizer: torch.optim.Optimizer | None) -> bool:
     """Return whether the optimizer divides each gradient by its own size, as Adam, RMSprop and their kin do."""
     return optimizer is not None and (
-        "betas" in optimizer.defaults or isinstance(optimizer, (Adadelta, Adafactor, Adagrad, RMSprop, Rprop))
+        "betas" in getattr(optimizer, "defaults", {})
+        or isinstance(optimizer, (Adadelta, Adafactor, Adagrad, RMSprop, Rprop))
     )
 
 

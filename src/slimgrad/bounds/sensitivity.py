@@ -20,6 +20,7 @@ Note [Kin]. Where an error goes is believed of the site itself and of no other: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -212,7 +213,7 @@ def _grown(expected: Mapping[str, float], layer: str) -> float:
 def _by_formula(one: SiteReading, energy: float) -> float:
     """Return the noise at rel = 1 that the starting formula gives; TYPICAL where nothing is known of the gradients."""
     noise2 = sum(formulas.conv(reader, formulas.variance(one.eps), one.density) for reader in one.readers)
-    return COHERENCE * noise2 / energy / one.rel**2 if noise2 > 0 and one.rel else TYPICAL
+    return COHERENCE * noise2 / energy / one.rel**2 if 0 < noise2 < math.inf and one.rel else TYPICAL
 
 
 def _learn(part: State, noise: float, shares: Mapping[str, float], step: int) -> State:

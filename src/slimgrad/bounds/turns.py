@@ -29,7 +29,7 @@ FINER_BITS = 3.0  # per value: what a finer code takes beyond the code itself
 FEW = 6  # sites whose errors are followed together the first time
 LOOKED_AT = 1 / 16  # of all values: the smallest sites, which are looked at between rounds
 PARTS_OF_A_ROUND = 4
-ABSENT = 5  # steps until a site that did not run in its turn has another
+ABSENT = 5  # steps, up to two more, until a site that did not run in its turn has another
 SURPRISE = 1.5  # x what was known of a site: from here on, its next turn comes sooner
 
 
@@ -66,7 +66,9 @@ def give(sites: Sites, known: Sites, reading: Reading, every: int, trifle: float
                 pause = every if reading.step >= every and not is_surprise else 0
                 entry["due"] = _next_round(reading.step, every) + pause
         elif key not in seen and entry["due"] <= reading.step:
-            entry["due"] = reading.step + ABSENT  # it did not run: others first
+            entry["due"] = (
+                reading.step + ABSENT + reading.step % 3
+            )  # it did not run: others first. Not in phase with GANs
 
 
 def hurry(sites: Sites, keys: Iterable[str], step: int, every: int) -> None:

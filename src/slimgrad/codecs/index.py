@@ -184,5 +184,5 @@ def _room_after(head: bytes, nbits: int, room: Room) -> torch.Tensor:
 
 def _each(value: int | Sequence[int], ndim: int) -> tuple[int, ...]:
     """Return a size per dimension, as torch reads a single number."""
-    sizes = (value,) if isinstance(value, int) else tuple(value)
+    sizes = tuple(map(int, value)) if isinstance(value, Sequence) else (int(value),)  # numpy's numbers will do
     return sizes * ndim if len(sizes) == 1 else sizes
