@@ -46,10 +46,19 @@ def test_a_model_is_attached_once_until_released(model):
     Attached((model,), Relative(0.5), {}).release()
 
 
+class Watcher:
+    def __init__(self, gone):
+        self.gone = gone
+
+    def note(self):
+        self.gone.append(True)
+
+
 def test_models_are_not_kept_alive():
     model, gone = nn.Linear(4, 4), []
     attached = Attached((model,), Relative(0.5), {})
-    attached.when_gone(lambda: gone.append(True))
+    watcher = Watcher(gone)
+    attached.when_gone(watcher.note)
     del model
     gc.collect()
     assert gone == [True]

@@ -169,7 +169,7 @@ def test_a_session_ends_whatever_goes_wrong_while_it_does(monkeypatch, where):
     model = small_net()
     session = slimgrad.attach(model)
     part, name = {
-        "meter": (session.tuning.meter, "end"),
+        "meter": (session.tuning.meter, "close"),
         "shelf": (session.shelf, "close"),
         "recorder": (session._recorder, "remove"),
     }[where]

@@ -32,7 +32,6 @@ class Attached:
         self.bound, self.rules = bound, dict(rules)
         self.root_paths: set[str] = set()
         self._roots = weakref.WeakSet(roots)
-        self._finalizers: list[weakref.finalize] = []
         self.paths: dict[int, str] = {}  # by id: looked up at every call of every module
         self._modules: dict[int, weakref.ref[nn.Module]] = {}  # ... and removed with the module, before its id is free
         self._bounds: dict[str, Adaptive] = {}
@@ -102,25 +101,23 @@ class Attached:
         return {path: module for path, module in modules if path is not None and module is not None}
 
     def when_gone(self, callback: Callable[[], None]) -> None:
-        """Call back when the last of the roots has died."""
+        """Call back, a method of whoever is alive then, when the last of the roots has died."""
         living = len(self._roots)  # counted here: a weak set may still count the one that is dying
+        method = weakref.WeakMethod(callback)  # else every session that a model ever had would live as long as it
 
         def one_died() -> None:
             nonlocal living
             living -= 1
-            if not living:
-                callback()
+            if not living and (alive := method()) is not None:
+                alive()
 
-        self._finalizers = [weakref.finalize(root, one_died) for root in list(self._roots)]
-        for finalizer in self._finalizers:
-            finalizer.atexit = False
+        for root in list(self._roots):
+            weakref.finalize(root, one_died).atexit = False
 
     def release(self) -> None:
         """Allow the modules to be attached again."""
         for root in list(self._roots):
             _attached.discard(root)
-        for finalizer in self._finalizers:
-            finalizer.detach()  # it holds the session
 
     def _unused(self, name: str) -> str:
         number, prefix = 1, name

@@ -144,8 +144,11 @@ class Stored:
             return self.is_exact or (self.flag == role.flag and (self.flags or self.values) is not None)
         return role.need is Need.SHAPE or self.is_exact
 
-    def missing(self, role: Role, bound: RoleBound, tensor: torch.Tensor) -> Role | None:
-        """Return what has to be stored, beyond what already is, before this role is served; Note [Strictest need]."""
+    def missing(self, role: Role, bound: RoleBound, view: torch.Tensor | None = None) -> Role | None:
+        """Return what has to be stored, beyond what already is, before this role is served; Note [Strictest need].
+
+        `view` is what is saved of the storage, if it may be a part.
+        """
         if self.serves(role):
             return None
         if role.need is Need.SIGN:
@@ -154,7 +157,7 @@ class Stored:
         if self.is_sparse:
             wanted = with_zeros(wanted)
         is_same = self.values is not None and wanted is self.role and bound == self.bound
-        return None if is_same and not self._is_coarse_for(tensor, wanted, bound) else wanted
+        return None if is_same and (view is None or not self._is_coarse_for(view, wanted, bound)) else wanted
 
     def _is_coarse_for(self, view: torch.Tensor, role: Role, bound: RoleBound) -> bool:
         """Return whether what is stored is too coarse for this view, whose values may be smaller; view_bounds.py."""
