@@ -222,6 +222,17 @@ def test_what_travels_is_found_by_a_finer_code_nearly_as_by_the_original():
     assert found[1] != found[0]  # or it was the original
 
 
+def test_a_look_tells_what_is_own_and_near_and_follows_no_farther():
+    torch.manual_seed(1)
+    x = torch.randn(8, 3, 8, 8)
+    sites = frozenset({("1", 1)})
+    (*_, exact), (*_, look) = (measured(network, x, Request(**{part: sites})) for part in ("errors", "looks"))
+    assert {error.reach for error in look.errors} == {"own", "near"}
+    found, expected = ({error.reach: error.noise2 for error in one.errors} for one in (look, exact))
+    assert found == pytest.approx(expected, rel=0.25)
+    assert found != expected  # or it was the original
+
+
 def test_the_quota_bounds_what_is_kept(monkeypatch):
     monkeypatch.setattr(measure, "QUOTA", 1 / 16)
     *_, reading = measured(network, torch.randn(8, 3, 8, 8))

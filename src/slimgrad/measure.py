@@ -195,7 +195,8 @@ class Meter:
 
     def _finer(self, stored: Stored, tensor: torch.Tensor) -> Finer | torch.Tensor | None:
         """Return what an error that is followed is compared with; None where it is not."""
-        if self._request.travels is None or stored.site not in self._request.travels:
+        request, site = self._request, stored.site
+        if request.travels is None or site not in request.travels | request.looks:
             return None
         return Finer.of(stored, tensor) or tensor.detach()
 

@@ -123,7 +123,8 @@ class Tuning:
 def _union(requests: list[Request], step: int) -> Request:
     gradients, errors = (_union_of_sites([request[part] for request in requests]) for part in range(2))
     travels = [request.travels for request in requests if request.travels is None or request.travels]
-    return Request(gradients, errors, travels[step % len(travels)] if travels else frozenset())
+    looks = frozenset[Site]().union(*(request.looks for request in requests))
+    return Request(gradients, errors, travels[step % len(travels)] if travels else frozenset(), looks)
 
 
 def _union_of_sites(sets: list[frozenset[Site] | None]) -> frozenset[Site] | None:

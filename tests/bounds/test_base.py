@@ -34,6 +34,7 @@ def test_a_request_is_empty_only_if_it_names_no_site():
     assert NOTHING.is_empty
     assert not Request(gradients=None).is_empty
     assert not Request(errors=frozenset({SITE})).is_empty
+    assert not Request(looks=frozenset({SITE})).is_empty
 
 
 @pytest.mark.parametrize("site", [SITE, ("", -1), ("odd#name", 0)])

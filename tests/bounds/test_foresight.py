@@ -95,10 +95,18 @@ def test_a_measurement_of_little_of_what_a_layer_gets_says_little():
 
 
 def test_what_was_measured_long_ago_says_nothing():
-    state, sites = known_after(own(0.001), step=10)
+    state, sites = known_after(own(0.001), step=1000)
     soon, late = (
-        foresight.learn(state, sites, reading_of(own(0.01), step=10 + after), RECENT) for after in (RECENT, RECENT + 1)
+        foresight.learn(state, sites, reading_of(own(0.01), step=1000 + after), RECENT)
+        for after in (RECENT, RECENT + 1)
     )
+    assert soon["biases"]
+    assert late == state
+
+
+def test_a_new_network_is_another_when_it_is_twice_as_old():
+    state, sites = known_after(own(0.001), step=10)
+    soon, late = (foresight.learn(state, sites, reading_of(own(0.01), step=step), RECENT) for step in (19, 20))
     assert soon["biases"]
     assert late == state
 

@@ -115,8 +115,8 @@ def test_what_is_expected_is_the_share_of_energy_also_where_layers_weigh_otherwi
 @pytest.mark.parametrize(("every", "learns"), [(100, False), (400, True)])
 def test_how_long_ago_a_measurement_shows_scatter_goes_by_the_rounds(every, learns):
     bound = Noise(0.05, every=every)
-    known = bound.update(bound.start(), reading(2, 1e-4))
-    later = bound.update(known, reading(600, 1e-2, rel_of(bound, FIRST, known)))
+    known = bound.update(bound.start(), reading(1000, 1e-4))
+    later = bound.update(known, reading(1600, 1e-2, rel_of(bound, FIRST, known)))
     assert (later["spreads"] != known["spreads"]) is learns
 
 

@@ -90,6 +90,15 @@ def test_between_rounds_the_smallest_are_looked_at():
     )
 
 
+def test_queries_and_keys_are_looked_at_as_well_as_far_as_they_fit():
+    keys, gelus = (sites_of(9, role, due=1000) for role in ("attention query, key", "gelu input"))
+    sites = {**keys, **{f"gelu {key}": entry for key, entry in gelus.items()}}
+    request = wanted(125, sites)
+    room = QUOTA * 18 * EXACT_BITS / (sites["layer0#1"]["bits"] + FINER_BITS)
+    assert request == Request(looks=frozenset((f"layer{i}", 1) for i in range(int(room))))
+    assert wanted(126, sites).is_empty
+
+
 def test_where_all_is_exact_it_asks_now_and_then():
     sites = sites_of(2)
     for entry in sites.values():
@@ -124,6 +133,12 @@ def test_a_site_that_adds_more_than_expected_has_its_next_turn_sooner_and_is_not
     assert (same["layer0#1"]["due"], more["layer0#1"]["due"]) == (300, 200)
     assert same["layer0#1"]["fresh"]
     assert not more["layer0#1"]["fresh"]
+
+
+@pytest.mark.parametrize(("step", "noise", "due"), [(5, 1e-4, 10), (20, 1e-4, 100), (20, 1e-3, 50), (50, 1e-4, 200)])
+def test_once_it_has_settled_a_site_that_is_as_expected_sits_out_a_round(step, noise, due):
+    sites = sites_of(1)
+    assert after(sites, measured(step, ("layer0", 1)), {"layer0#1": noise})["layer0#1"]["due"] == due
 
 
 @pytest.mark.parametrize(("noise", "due"), [(1e-4, 700), (1e-3, 200)])

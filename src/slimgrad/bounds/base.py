@@ -54,10 +54,11 @@ class Request(NamedTuple):
     gradients: frozenset[Site] | None = frozenset()  # statistics of the readers; costs a pass over their gradients
     errors: frozenset[Site] | None = frozenset()  # own and near; keeps the original until backward
     travels: frozenset[Site] | None = frozenset()  # and far: half a step more. Of those not in `errors`, a finer code
+    looks: frozenset[Site] = frozenset()  # own and near, by a finer code
 
     @property
     def is_empty(self) -> bool:
-        return self.gradients == frozenset() == self.errors == self.travels
+        return self.gradients == frozenset() == self.errors == self.travels == self.looks
 
 
 NOTHING = Request()

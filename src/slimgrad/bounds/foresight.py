@@ -109,7 +109,7 @@ def _compared(
         known = [
             (sites[key][error.reach], sites[key]["seen"] ** 2) for key in map(site_key, error.sites) if key in sites
         ]
-        if not all(part["n"] and reading.step - part["at"] <= recent for part, _ in known):
+        if not all(_is_recent(part, reading.step, recent) for part, _ in known):
             continue
         for layer, share in _found(error, reading, expected).items():
             before = sum(_known_of(part, layer) * rel2 for part, rel2 in known)
@@ -117,6 +117,11 @@ def _compared(
                 measured[layer] = measured.get(layer, 0.0) + share
                 foreseen[layer] = foreseen.get(layer, 0.0) + before
     return measured, foreseen
+
+
+def _is_recent(part: State, step: int, recent: float) -> bool:
+    """Return whether a measurement still speaks of this network: a new one is another when it is twice as old."""
+    return part["n"] > 0 and step - part["at"] <= recent and step < 2 * part["at"]
 
 
 def _found(error: ErrorReading, reading: Reading, expected: Mapping[str, float]) -> dict[str, float]:

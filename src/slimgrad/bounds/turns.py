@@ -5,9 +5,11 @@
     turns.hurry(sites, keys, step, every)                these are worth a measurement before the next round
 
 Note [When]. Rounds begin at the first steps and then every so often; within a round each site that is due has its turn.
-Networks change fast at first, so that each has one in every round; later, one that was found as expected sits out the
+Networks change fast at first, so that each has one in every round; soon, one that was found as expected sits out the
 next. Between rounds, four times as often, the smallest sites are looked at, which costs next to nothing: they belong to
 the last layers, whose errors grow the fastest while a task is learnt (fourfold in 50 steps, the input of a classifier).
+So are queries and keys, which stand behind an exponential: in a GPT what they added grew thirtyfold in 40 steps, when
+its attention began to matter. They are large, so finer codes stand in for the originals.
 
 Note [Together]. Where errors travel, all that are followed in a step go together, and what they do is shared out as it
 was expected of each. So sites of one role go together, whose errors are alike, and few the first time, when nothing is
@@ -27,9 +29,11 @@ from slimgrad.bounds.sensitivity import Sites, noise_of
 QUOTA, FIRST_QUOTA = 1 / 16, 1 / 8  # of all values' bytes: what is kept beside codes in a step; until all had a turn
 FINER_BITS = 3.0  # per value: what a finer code takes beyond the code itself
 FEW = 6  # sites whose errors are followed together the first time
-LOOKED_AT = 1 / 16  # of all values: the smallest sites, which are looked at between rounds
+LOOKED_AT = 1 / 64  # of all values: the smallest sites, which are looked at between rounds
 PARTS_OF_A_ROUND = 4
+SUDDEN = frozenset({"attention query, key"})  # see Note [When]
 ABSENT = 5  # steps, up to two more, until a site that did not run in its turn has another
+SETTLES = 20  # steps: from here on, a site that is found as expected sits out the next round
 SURPRISE = 1.5  # x what was known of a site: from here on, its next turn comes sooner
 
 
@@ -47,7 +51,10 @@ def request(step: int, sites: Sites, every: int) -> Request:
         return Request(errors=_sites(sites)) if is_due(step, every) else Request()
     if step % _between(every):
         return Request()
-    return Request(errors=_sites(key for key in smallest(sites, LOOKED_AT) if sites[key]["rel"]))
+    small = smallest(sites, LOOKED_AT)
+    sudden = [key for key, entry in sites.items() if entry["role"] in SUDDEN and key not in small and entry["rel"]]
+    looks = _within_quota(_most_noise_first(sudden, sites), sites)
+    return Request(errors=_sites(key for key in small if sites[key]["rel"]), looks=_sites(looks))
 
 
 def give(sites: Sites, known: Sites, reading: Reading, every: int, trifle: float) -> None:
@@ -63,8 +70,9 @@ def give(sites: Sites, known: Sites, reading: Reading, every: int, trifle: float
             is_surprise = noise_of(entry) > max(usual, trifle / entry["seen"] ** 2)
             entry["fresh"] = entry["fresh"] and not is_surprise
             if is_surprise or entry["due"] <= reading.step:
-                pause = every if reading.step >= every and not is_surprise else 0
-                entry["due"] = _next_round(reading.step, every) + pause
+                sits_out = reading.step >= SETTLES and not is_surprise
+                following = _next_round(reading.step, every)
+                entry["due"] = _next_round(following, every) if sits_out else following
         elif key not in seen and entry["due"] <= reading.step:
             entry["due"] = (
                 reading.step + ABSENT + reading.step % 3
