@@ -55,7 +55,7 @@ def expected_against_measured(runs: list[dict[str, Any]], path: Path) -> None:
 def through_training(runs: list[dict[str, Any]], path: Path) -> None:
     """Noise / e2 above, the most in a layer / 4 e2 below, one column per network."""
     names = [name for name in MARKERS if any(run["model"] == name for run in runs)]
-    figure, rows = plt.subplots(2, len(names), figsize=(3 * len(names), 5), sharex=True, sharey="row", squeeze=False)
+    figure, rows = plt.subplots(2, len(names), figsize=(3 * len(names), 5), sharex="col", sharey="row", squeeze=False)
     for column, name in enumerate(names):
         for run in (run for run in runs if run["model"] == name):
             e2, audits = run["e2"], run["audits"]

@@ -71,3 +71,15 @@ def test_the_table_has_differences_and_the_published_row_of_the_same_net() -> No
     assert "ImageNet" in published[0]
     assert "## resnet18 on cifar10" in text and "## gpt" not in text
     assert benchmark.HEAD in text
+    assert "largest e2" not in text  # of one there is none
+
+
+@pytest.mark.parametrize(
+    ("losses", "answer"), [((0.001, 0.02), "0.05"), ((0.001, 0.002), "0.2"), ((0.01, 0.02), "none")]
+)
+def test_the_largest_budget_that_costs_next_to_nothing_is_named(losses: tuple[float, float], answer: str) -> None:
+    results = [result("plain", seed, 0.5) for seed in range(3)]
+    for arm, lost in zip(("noise:0.05", "noise:0.2"), losses, strict=True):
+        results += [result(arm, seed, 0.5 - lost) for seed in range(3)]
+    note = "The largest e2 (of 0.05, 0.2) with the lower end of the interval above -0.5 points: "
+    assert f"{note}{answer}." in markdown(results)

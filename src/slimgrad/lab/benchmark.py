@@ -15,7 +15,7 @@ from typing import Any
 
 from slimgrad.errors import ConfigError
 from slimgrad.lab import compare_table
-from slimgrad.lab.compare import COMET, COMET_NOTE, COMET_ROW, rows_of
+from slimgrad.lab.compare import COMET, COMET_NOTE, COMET_ROW, Row, rows_of
 from slimgrad.lab.recipe import Recipe
 
 BASE = Recipe("resnet18", "cifar10", epochs=7, batch=64, test_every=781, audits=12, threads=1, channels_last=True)
@@ -38,6 +38,7 @@ N_SEEDS: dict[str, dict[str, int]] = {  # by net and arm
     "resnet50": THREE,
     "gpt": {"plain": 3, "noise:0.05": 3},  # COMET has nothing to say of a net without convolutions
 }
+ALLOWED = 0.005  # of accuracy: what may be lost at the lower end of the interval
 PUBLISHED = {"resnet18": "ResNet-18", "vgg16_bn": "VGG-16", "alexnet": "AlexNet", "resnet50": "ResNet-50"}
 
 
@@ -110,5 +111,19 @@ def _net(net: str, results: Sequence[Mapping[str, Any]]) -> str:
         published = [f"{COMET_ROW}: {name}, conv inputs only, ImageNet"] + ["-"] * (len(headings) - 1)
         published[compare_table.COSTS.index("saved")] = f"{COMET[name]}x"
         lines.append(published)
-    pages = compare_table.pages_note(rows)
-    return "\n".join([head, "", *(f"| {' | '.join(line)} |" for line in lines), *(["", pages] if pages else [])])
+    notes = [note for note in (compare_table.pages_note(rows), _budget_note(rows)) if note]
+    below = [line for note in notes for line in ("", note)]
+    return "\n".join([head, "", *(f"| {' | '.join(line)} |" for line in lines), *below])
+
+
+def _budget_note(rows: Sequence[Row]) -> str:
+    """Return which of several budgets of Noise is the largest that costs next to no accuracy."""
+    budgets = {
+        float(row.arm.partition(":")[2]): row.accuracy_difference for row in rows if row.arm.startswith("noise:")
+    }
+    if len(budgets) < 2 or rows[0].is_text:
+        return ""
+    kept = [e2 for e2, found in budgets.items() if found and found.low is not None and found.low > -ALLOWED]
+    answer = f"{max(kept):g}" if kept else "none"
+    tried = ", ".join(f"{e2:g}" for e2 in sorted(budgets))
+    return f"The largest e2 (of {tried}) with the lower end of the interval above {-100 * ALLOWED:g} points: {answer}."
