@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,45 +21,25 @@ import torch
 from torch import nn
 
 import slimgrad
-from slimgrad.bounds.base import NOTHING, Reading, Request, RoleBound, Site, State
+from slimgrad.bounds.base import NOTHING, Request, State
 from slimgrad.lab import data, machine, models
 from slimgrad.lab.steps import seconds_of_step
-from slimgrad.session import Session
 
 BOUNDS = {"Noise": slimgrad.Noise(0.05), "Comet": slimgrad.Comet(), "AcGc": slimgrad.AcGc()}
 N_PARTS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Follower:
-    """A bound that measures nothing: its state is that of another session's bound, handed over by `follow`.
+def follower_of(bound: Any) -> Any:
+    """Return the same bound, but one that measures nothing: it goes by the state that it is given.
 
     It is not Fixed: what a site codes under a fixed bound is looked up once and never again.
     """
 
-    bound: Any
+    class Follower(type(bound)):
+        def wants(self, step: int, state: State) -> Request:
+            return NOTHING
 
-    @property
-    def derives(self) -> bool:
-        return getattr(self.bound, "derives", False)
-
-    def start(self) -> State:
-        return self.bound.start()
-
-    def at(self, site: Site, state: State) -> RoleBound:
-        return self.bound.at(site, state)
-
-    def wants(self, step: int, state: State) -> Request:
-        return NOTHING
-
-    def update(self, state: State, reading: Reading) -> State:
-        return state
-
-    def noise(self, state: State) -> float | None:
-        return None
-
-    def follow(self, leader: Session, session: Session) -> None:
-        session.tuning.states[self] = leader.tuning.states[self.bound]
+    return Follower(**{one.name: getattr(bound, one.name) for one in fields(bound)})
 
 
 class Arm:
@@ -79,11 +59,11 @@ def overhead(bound: Any, steps: int, batch: int, width: float) -> dict[str, floa
     """Return time with the controller / time without, over all steps and over the parts of the run."""
     torch.manual_seed(0)
     model = models.build("resnet18", width=width, stem="small", classes=10, in_channels=1)
-    follower = Follower(bound)
+    follower = follower_of(bound)
     arms = Arm(copy.deepcopy(model), bound), Arm(model, follower)
     seconds: list[tuple[float, float]] = []
     for number, (x, y) in enumerate(data.batches(data.fashion_mnist("train"), batch, steps, 1)):
-        follower.follow(arms[0].session, arms[1].session)
+        arms[1].session.tuning.states[follower] = arms[0].session.tuning.states[bound]
         order = (0, 1) if number % 2 else (1, 0)  # whoever comes first finds colder caches
         taken = {arm: arms[arm].step(x, y) for arm in order}
         seconds.append((taken[0], taken[1]))

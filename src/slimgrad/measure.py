@@ -194,7 +194,7 @@ class Meter:
         return self._bytes_kept == 0 or self._bytes_kept + stored.nbytes <= QUOTA * self._bytes_seen
 
     def _finer(self, stored: Stored, tensor: torch.Tensor) -> Finer | torch.Tensor | None:
-        """Return what an error that is followed is compared with; None where it is not."""
+        """Return what an error that is followed or looked at is compared with; None where it is neither."""
         request, site = self._request, stored.site
         if request.travels is None or site not in request.travels | request.looks:
             return None

@@ -76,11 +76,14 @@ class Doubled(torch.autograd.Function):
 @pytest.mark.parametrize("last", [lambda x: x[torch.arange(64).flip(0)], Doubled.apply])
 def test_what_a_first_backward_has_freed_is_not_measured_in_a_second(last) -> None:
     maker, judge = nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
-    with slimgrad.attach(judge):
+    with slimgrad.attach(judge) as session:
         for _ in range(3):
             made = last(maker(torch.randn(64, 64)))
             judge(made).sum().backward()
             judge(made).square().sum().backward(inputs=list(judge.parameters()))
+        (state,) = session.tuning.states.values()
+        assert any(entry["own"]["n"] for entry in state["sites"].values())
+    assert all(parameter.grad.isfinite().all() for parameter in (*maker.parameters(), *judge.parameters()))
 
 
 class Policy(nn.Module):
@@ -149,10 +152,11 @@ class Wrapper:
 def test_an_optimizer_may_be_a_wrapper_that_shows_little(bound: object) -> None:
     model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)), torch.randn(4, 3, 16, 16)
     optimizer = Wrapper(torch.optim.Adam(model.parameters()))
-    with slimgrad.attach(model, bound=bound, optimizer=optimizer):
+    with slimgrad.attach(model, bound=bound, optimizer=optimizer) as session:
         for _ in range(3):
             model(x).square().sum().backward()
             optimizer.step()
+        assert session.state_dict()["bounds"][repr(bound)]["sites"]
 
 
 def test_sizes_may_be_numbers_of_numpy() -> None:
@@ -168,7 +172,10 @@ def test_sizes_may_be_numbers_of_numpy() -> None:
 def test_an_empty_batch_goes_through_a_group_norm() -> None:
     model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.GroupNorm(2, 8), nn.ReLU())
     with slimgrad.attach(model, min_bytes=0):
-        model(torch.randn(0, 4, 8, 8)).sum().backward()
+        result = model(torch.randn(0, 4, 8, 8))
+        result.sum().backward()
+    assert result.shape == (0, 8, 6, 6)
+    assert all(not parameter.grad.any() for parameter in model.parameters())
 
 
 def test_one_infinite_gradient_does_not_make_everything_exact_for_good() -> None:

@@ -60,7 +60,8 @@ def parts(known: Mapping[str, float], reading: Reading) -> dict[str, float]:
 def learn(state: State, sites: Sites, reading: Reading, recent: float) -> State:
     """Return the state with what the reading says about what was expected.
 
-    Measurements more than `recent` steps apart say how the network has changed, and not how well it is foreseen.
+    Measurements more than `recent` steps apart say how the network has changed, and not how well it is foreseen; so
+    does a measurement of a network that was half as old.
     """
     measured, foreseen = _compared(state["loads"], sites, reading, recent)
     wholes = {**state["loads"], WHOLE: sum(noise_of(entry) * entry["seen"] ** 2 for entry in sites.values())}

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from slimgrad.errors import ConfigError
-from slimgrad.lab import compare_table
+from slimgrad.lab import compare_table, words
 from slimgrad.lab.compare import COMET, COMET_NOTE, COMET_ROW, Row, rows_of
 from slimgrad.lab.recipe import Recipe
 
@@ -118,9 +118,8 @@ def _net(net: str, results: Sequence[Mapping[str, Any]]) -> str:
 
 def _budget_note(rows: Sequence[Row]) -> str:
     """Return which of several budgets of Noise is the largest that costs next to no accuracy."""
-    budgets = {
-        float(row.arm.partition(":")[2]): row.accuracy_difference for row in rows if row.arm.startswith("noise:")
-    }
+    noises = [row for row in rows if row.arm.partition(":")[0] == "noise"]
+    budgets = {words.bound_of(row.arm).e2: row.accuracy_difference for row in noises}
     if len(budgets) < 2 or rows[0].is_text:
         return ""
     kept = [e2 for e2, found in budgets.items() if found and found.low is not None and found.low > -ALLOWED]
