@@ -11,7 +11,7 @@ namespace slimgrad {
 namespace {
 
 // Reasons for these numbers stand beside their twins in kernels/reference/nested_choice.py.
-constexpr int64_t kSampleRun = 64, kSampleRuns = 256, kRunsPerChannel = 2;
+constexpr int64_t kSampleRun = 64, kSampleRuns = 256, kRunsPerChannel = 2, kGolden = 40503;
 constexpr double kArithmetic = 0x1p-22, kSmallestEps = 0x1p-100, kLargestEps = 0x1p100, kExactStep = 0x1p-126;
 constexpr double kWellConditioned = 1e-10, kSqrt2 = 1.4142135623730951;
 constexpr int kEpsBits = 8, kCoarseReach = 256;
@@ -61,10 +61,20 @@ void add_run(const void* x, int64_t from, int64_t to, const NestedWish& wish, st
 
 std::vector<Sums> sums_of(const void* x, int64_t n, const NestedWish& wish) {
   std::vector<Sums> sums(static_cast<size_t>(wish.channels));
-  const int64_t runs = std::max(kSampleRuns, wish.channels * kRunsPerChannel);
-  int64_t run = std::max<int64_t>(1, n), every = run;
-  if ((wish.sampled || wish.rel == 0) && n > 2 * kSampleRun * runs) run = kSampleRun, every = n / runs | 1;
-  for (int64_t at = 0; at < n; at += every) add_run(x, at, std::min(n, at + run), wish, sums);
+  const int64_t per_channel = std::max(kRunsPerChannel, (kSampleRuns + wish.channels - 1) / wish.channels);
+  const int64_t runs = per_channel * wish.channels;
+  if (!(wish.sampled || wish.rel == 0) || n <= 2 * kSampleRun * runs) {
+    add_run(x, 0, n, wish, sums);
+    return sums;
+  }
+  const int64_t room = wish.inner >= kSampleRun ? wish.inner - kSampleRun + 1 : wish.inner;
+  for (int64_t k = 0; k < runs; ++k) {
+    const int64_t part = k / wish.channels * 65536 + k * kGolden % 65536;
+    const int64_t place = part * (n / wish.channels) / (per_channel * 65536);
+    const int64_t row = place / wish.inner * wish.channels + k % wish.channels;
+    const int64_t start = row * wish.inner + place % wish.inner * room / wish.inner;
+    add_run(x, start, std::min(n, start + kSampleRun), wish, sums);
+  }
   return sums;
 }
 
@@ -139,7 +149,7 @@ bool scale_channel(const Sums& s, const NestedWish& wish, double absolute, doubl
     const double count = std::max(s.count, 1.0);
     mean = s.sum / count;
     variance = std::max(s.squares / count - mean * mean, 0.0);
-    is_noise = variance < kWellConditioned * (mean * mean) && variance + mean * mean > 0;
+    is_noise = variance <= kWellConditioned * (mean * mean) && s.count > 0;
   }
   const double rms = std::sqrt(variance);
   const bool is_flat = rms == 0.0;

@@ -70,6 +70,15 @@ def test_relu_lets_through_what_it_did_in_forward(rel, inplace):
     assert 0.2 < float(let_through.float().mean()) < 0.9
 
 
+def test_a_channel_that_is_dead_before_its_norm_adds_no_error():
+    model = chain(nn.ReLU())
+    with torch.no_grad():
+        model[0].weight[2] = model[0].bias[2] = 0.0
+    with attached(model, Promise(0.4)):
+        weight, _ = gradients(model(X).square().sum(), model[1])
+    assert float(weight[2]) == 0.0  # any other value would be an error times 1 / sqrt(eps) of the norm
+
+
 def test_what_somebody_needs_exactly_is_exact():
     model = chain(nn.ReLU())
     both = Calls(lambda x: model[3](y := model[:3](x)).sum() + y.sinh().sum(), model=model)

@@ -7,6 +7,7 @@ import torch
 from kernel_sources import Kernels, every_source, room
 
 from slimgrad.kernels import reference
+from slimgrad.kernels.reference import nested_choice
 from slimgrad.kernels.reference.nested_choice import NestedWish
 
 LAYOUTS = {"channels first": (7, 300), "channels last": (7, 1), "one channel": (1, 1), "many channels last": (600, 1)}
@@ -48,6 +49,37 @@ def test_values_come_back_on_their_side_of_the_edge(source, layout, dtype, rel):
     assert torch.equal((restored.float() > edges[channel])[clear], (x.float() > edges[channel])[clear])
     rms = torch.stack([x[channel == c].float().std(correction=0) for c in range(form[0])])
     assert float(((restored.float() - x.float()).abs() / rms[channel]).max()) < rel * 1.3  # the RMS is that of a sample
+
+
+def maps() -> tuple[torch.Tensor, torch.Tensor, NestedWish]:
+    """Return so many values that steps come from a sample, the channel of each, and a wish for them."""
+    wish = NestedWish(48, 256, True, True, 0.3, 0.0)
+    channel = torch.arange(32 * wish.channels * wish.inner) // wish.inner % wish.channels
+    x = torch.randn(channel.numel(), generator=torch.Generator().manual_seed(0))
+    return x * torch.logspace(-3, 2, wish.channels)[channel], channel, wish
+
+
+@every_source
+def test_steps_from_a_sample_are_those_of_each_channel(source):
+    x, channel, wish = maps()
+    edges = torch.logspace(-3, 2, wish.channels)
+    payload, restored = coded(Kernels(source), x, wish, edges)
+    assert torch.equal(payload, coded(reference, x, wish, edges)[0])
+    error2, energy = (torch.zeros(wish.channels).index_add_(0, channel, v.square()) for v in (restored - x, x))
+    relative = torch.sqrt(error2 / energy) / wish.rel  # of errors between -1 and 1 it is 0.577
+    assert 0.4 < float(relative.min()) < float(relative.max()) < 0.75
+
+
+@every_source
+@pytest.mark.parametrize("value", [0.0, 0.3])
+def test_a_constant_channel_is_exact_whatever_its_edge(source, value):
+    """A batch norm divides it by sqrt(its eps): as near to the edge as others may be is too far from its mean."""
+    x, channel, wish = maps()
+    x[channel == 5] = value
+    is_unseen = torch.ones_like(x, dtype=torch.bool).index_fill_(0, nested_choice._sampled(x.numel(), wish), False)
+    x[torch.nonzero(is_unseen & (channel == 5)).flatten()[::700]] = value - 0.1
+    _, restored = coded(Kernels(source), x, wish, torch.full((wish.channels,), value + 0.01))
+    assert torch.equal(restored[channel == 5], x[channel == 5])
 
 
 @every_source

@@ -60,6 +60,16 @@ def test_a_sample_sees_every_channel():
     assert float(sums[:, 0].sum()) < 64 * 49 * 40 / 4
 
 
+@pytest.mark.parametrize("outer", [32, 64, 128])
+@pytest.mark.parametrize(("channels", "inner"), [(16, 1024), (48, 256), (64, 64), (256, 49), (512, 196), (1, 4096)])
+def test_a_sample_sees_all_parts_of_every_channel(outer, channels, inner):
+    """Sizes are multiples of powers of two: runs at equal distances would meet the same channels again and again."""
+    is_below = (torch.arange(outer * channels * inner) % inner >= inner // 2).float()  # the lower half of each map
+    sums = nested_choice._sums(is_below, NestedWish(channels, inner, True, True, 0.5, 0.0))
+    assert float(sums[:, 0].min()) >= 48
+    assert 0.4 < float(sums[:, 1].sum() / sums[:, 0].sum()) < 0.6
+
+
 def test_a_constant_channel_comes_back_exactly():
     flat = torch.cat([torch.full((500,), 3.7), torch.randn(500)])
     wish = NestedWish(2, 500, True, False, 0.5, 0.0)

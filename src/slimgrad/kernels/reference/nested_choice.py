@@ -30,7 +30,8 @@ HEADER = struct.Struct("<BBBBIQfIQ")  # version, flags, levels, rice, channels, 
 
 SAMPLE_RUN = 64  # values taken in a row when a sample stands for the tensor
 SAMPLE_RUNS = 256  # runs per tensor ...
-RUNS_PER_CHANNEL = 2  # ... and at least so many per channel: an RMS of 128 values is good to 6 %
+RUNS_PER_CHANNEL = 2  # ... and at least so many of each channel: an RMS of 128 values is good to 6 %
+GOLDEN = 40503  # of 65536, the golden section: its multiples place runs in their stretches and keep step with nothing
 EPS_BITS = 8  # significant bits of eps that reach the code: neither the order of summation nor its kernel matters
 ARITHMETIC = 2.0**-22  # (x - centre) / scale and back in float32, relative to the largest value: four roundings
 SMALLEST_EPS, LARGEST_EPS = 2.0**-100, 2.0**100  # beyond these, 1 / step and level * step leave float32's range
@@ -147,18 +148,33 @@ def _choose(flat: torch.Tensor, wish: NestedWish, edges: torch.Tensor | None) ->
 
 def _sums(flat: torch.Tensor, wish: NestedWish) -> torch.Tensor:
     """Return float64 (channels, 4): finite values, non-zeros, sum, sum of squares, over all values or a sample."""
-    n = flat.numel()
-    runs = max(SAMPLE_RUNS, wish.channels * RUNS_PER_CHANNEL)
-    run = every = max(1, n)
-    if (wish.sampled or wish.rel == 0) and n > 2 * SAMPLE_RUN * runs:
-        run, every = SAMPLE_RUN, n // runs | 1  # odd, so that runs do not keep step with rows and channels
-    at = (torch.arange(0, n, every).unsqueeze(1) + torch.arange(run)).reshape(-1)
-    at = at[at < n]
+    at = _sampled(flat.numel(), wish)
     x = flat[at].to(torch.float32).to(torch.float64)
     is_finite = torch.isfinite(x)
     x = torch.where(is_finite, x, 0.0)
     columns = torch.stack([is_finite.double(), (x != 0).double(), x, x * x], dim=1)
     return torch.zeros(wish.channels, 4, dtype=torch.float64).index_add_(0, at // wish.inner % wish.channels, columns)
+
+
+def _sampled(n: int, wish: NestedWish) -> torch.Tensor:
+    """Return the indices of the values that are looked at.
+
+    The values of each channel, as they follow each other in memory, are cut into equal stretches, and in each a run
+    begins. Runs at equal distances in the tensor would not do: sizes are multiples of powers of two, and such runs met
+    4 of 256 channels, or the upper rows of large maps alone.
+    """
+    per_channel = max(RUNS_PER_CHANNEL, -(-SAMPLE_RUNS // wish.channels))
+    runs = per_channel * wish.channels
+    if not (wish.sampled or wish.rel == 0) or n <= 2 * SAMPLE_RUN * runs:
+        return torch.arange(n)
+    k = torch.arange(runs)
+    part = k // wish.channels * 65536 + k * GOLDEN % 65536  # of a channel's values, in 65536ths of a stretch
+    place = part * (n // wish.channels) // (per_channel * 65536)
+    row = place // wish.inner * wish.channels + k % wish.channels
+    room = wish.inner - SAMPLE_RUN + 1 if wish.inner >= SAMPLE_RUN else wish.inner  # runs end in their maps
+    start = row * wish.inner + place % wish.inner * room // wish.inner
+    at = (start.unsqueeze(1) + torch.arange(SAMPLE_RUN)).reshape(-1)
+    return at[at < n]
 
 
 def _overall_rms(sums: torch.Tensor, is_centred: bool) -> float:
@@ -199,7 +215,8 @@ def _channel_scales(
 
     eps is rel x RMS of the channel (about its mean if centred, else of its non-zeros) or `absolute`, at most two RMS.
     The step is 2 x (eps - what rounding can cost); where that is too much of it, the channel gets EXACT_STEP: its
-    values escape and come back bit for bit.
+    values escape and come back bit for bit. So does a centred channel of values that are all alike: a batch norm
+    divides it by next to nothing, so that the other channels' steps, or a centre beside an edge, would do great harm.
     """
     count, nonzero, total, squares = sums.unbind(1)
     mean = torch.zeros_like(total)
@@ -208,7 +225,7 @@ def _channel_scales(
     if wish.centred:
         mean = total / torch.clamp(count, min=1.0)
         variance = torch.clamp(squares / torch.clamp(count, min=1.0) - mean * mean, min=0.0)
-        is_noise = (variance < WELL_CONDITIONED * (mean * mean)) & (variance + mean * mean > 0)
+        is_noise = (variance <= WELL_CONDITIONED * (mean * mean)) & (count > 0)  # or all alike, zeros too
     rms = torch.sqrt(variance)
     is_flat = rms == 0.0
     eps = torch.minimum(wish.rel * rms if wish.rel > 0 else torch.full_like(rms, absolute), 2.0 * rms)
