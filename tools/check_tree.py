@@ -41,6 +41,7 @@ LAYERS = (  # from the top; a module may import its own layer and those below
         "quiet",
         "tuning",
         "finer",
+        "local_errors",
         "loss_scale",
         "measure",
         "readers",

@@ -29,7 +29,6 @@ seen so far.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -55,26 +54,28 @@ from slimgrad.bounds.base import (
     site_key,
 )
 from slimgrad.bounds.momentum import momentum_of, moves_alike
+from slimgrad.coder import fills
 from slimgrad.finer import Finer
+from slimgrad.local_errors import LINEAR_RULES, difference, exactly, minus, read_by
 from slimgrad.loss_scale import LossScale
 from slimgrad.readers import Grads, read
-from slimgrad.saved import Saved, Stored
+from slimgrad.saved import Stored
 from slimgrad.streams import (
     ACCUMULATE,
     Streams,
     call,
     can_be_called,
-    conv_weight_gradient,
     current_node,
     energy,
     leaf_of,
-    saved_of,
+    norm,
 )
 from slimgrad.tiers import eps_of
 
 QUOTA = 1 / 16  # of the original bytes; one tensor may always be kept
 TRAVEL, NEAR = "travel", "near "  # the stream of all errors that are passed on, and those of single sites
 N_NEAR = 1  # layers
+SAMPLE_VALUES = 1 << 12
 SEEN, EXACT = "slimgrad.seen", "slimgrad.exact"  # in the metadata of a node
 
 
@@ -108,12 +109,14 @@ class Meter:
         self._near: set[Site] = set()
         self._travelling: set[Site] = set()
         self._measured: set[Site] = set()
-        self._energies: dict[str, torch.Tensor] = {}
+        self._norms: dict[str, list[torch.Tensor]] = {}  # of gradients, by parameter
         self._bytes_seen = self._bytes_kept = 0
         self._hooked: dict[str, Any] = {}  # handles of hooks, by parameter
 
     def begin(self, step: int, request: Request) -> None:
         """Begin to measure what is requested; nothing if that is nothing."""
+        if not self.is_on and request.is_empty:
+            return
         self._remove_hooks()
         self._clear()
         self._step, self._request, self.is_on = step, request, not request.is_empty
@@ -150,7 +153,7 @@ class Meter:
         keeps = self._may_keep(stored)
         original = tensor.detach() if keeps else self._finer(stored, tensor)
         wants_values = wants_readers or original is not None
-        rms, density = _rms_and_density(tensor) if wants_values else (0.0, 1.0)
+        rms, density = _rms_and_density(tensor, is_sampled=not wants_readers) if wants_values else (0.0, 1.0)
         reading = SiteReading(
             site=site,
             role=stored.name,
@@ -232,10 +235,10 @@ class Meter:
                 for slot, saved in slots:
                     edge, error_of = LINEAR_RULES[kind, slot]
                     if node.next_functions[edge][0] is not None:  # it is not frozen
-                        difference = _difference(node, slot, stored, saved)
-                        self._add_error(node, edge, site, error_of(node, grads[0], difference))
+                        error = error_of(node, grads[0], difference(node, slot, stored, saved))
+                        self._add_error(node, edge, site, error)
                 continue
-            with _exactly(stored, [saved for _, saved in slots]):
+            with exactly(stored, [saved for _, saved in slots]):
                 node.metadata.setdefault(EXACT, []).append((site, call(node, grads)))
 
     def _after(self, inputs: Grads, outputs: Grads) -> None:
@@ -246,7 +249,7 @@ class Meter:
         for site, exact in node.metadata.pop(EXACT, ()):
             for edge, (before, after) in enumerate(zip(exact, inputs, strict=True)):
                 if before is not None and after is not None:
-                    self._add_error(node, edge, site, _minus(after, before, outputs))
+                    self._add_error(node, edge, site, minus(after, before, outputs))
         for stored, slots in read_by(node):
             if stored.probe.wants_readers:
                 found = read(node, slots[0][1].size, inputs, outputs, self._names)
@@ -259,9 +262,11 @@ class Meter:
         if leaf_of(node, edge) is not None:
             self._streams.add(following, slot, site_key(site), error)
             return
-        self._near.add(site)
-        self._streams.add(following, slot, NEAR + site_key(site), error, N_NEAR)
-        if self._request.travels is None or site in self._request.travels:
+        request = self._request
+        if request.errors is None or site in request.errors or site in request.looks:
+            self._near.add(site)
+            self._streams.add(following, slot, NEAR + site_key(site), error, N_NEAR)
+        if request.travels is None or site in request.travels:
             self._travelling.add(site)
             self._streams.add(following, slot, TRAVEL, error)
 
@@ -269,13 +274,12 @@ class Meter:
         """Run when a parameter gets its gradient; a Function may have returned None."""
         if not self.is_on or grad is None:
             return
-        before = self._energies.get(name)
-        self._energies[name] = energy(grad) if before is None else before + energy(grad)
+        self._norms.setdefault(name, []).append(norm(grad))
         self._streams.settle(name)
         self.scale.sample(parameter)
 
     def _reading(self) -> Reading | None:
-        energies = {name: float(value) for name, value in self._energies.items()}
+        energies = {name: sum(float(one) ** 2 for one in norms) for name, norms in self._norms.items()}
         total = sum(energies.values())
         if not 0.0 < total < math.inf:
             return None
@@ -310,70 +314,6 @@ class Meter:
             handle.remove()
 
 
-def read_by(node: Any) -> list[tuple[Stored, list[tuple[str, Saved]]]]:
-    """Return the noted storages whose values a node reads, each once, with the names of its slots: x @ x.T has two."""
-    found: dict[int, tuple[Stored, list[tuple[str, Saved]]]] = {}
-    for slot, raw in saved_of(node):
-        packed = raw.data if raw.unpack_hook is not None else None
-        if isinstance(packed, Saved) and not packed.wants_flags:
-            origin = packed.stored.origin
-            if origin.probe is not None:
-                found.setdefault(id(origin), (origin, []))[1].append((slot, packed))
-    return list(found.values())
-
-
-def _minus(after: torch.Tensor, before: torch.Tensor, others: Grads) -> torch.Tensor:
-    """Return after - before, in the memory of `before` where that is nobody else's."""
-    all_of_them = [tensor for tensor in (before, after, *others) if tensor is not None]
-    if before.dtype != after.dtype or any(tensor.layout is not torch.strided for tensor in all_of_them):
-        return after - before
-    if before.untyped_storage().data_ptr() in {tensor.untyped_storage().data_ptr() for tensor in all_of_them[1:]}:
-        return after - before
-    return torch.sub(after, before, out=before)
-
-
-def _difference(node: Any, slot: str, stored: Stored, saved: Saved) -> torch.Tensor:
-    saved.stored.held = None
-    restored = getattr(node, f"_saved_{slot}").detach()
-    with _exactly(stored, [saved]):
-        exact = getattr(node, f"_saved_{slot}").detach()
-        return restored - exact if 0 in restored.stride() else restored.sub_(exact)  # it was decoded for us alone
-
-
-@contextlib.contextmanager
-def _exactly(stored: Stored, saved: Iterable[Saved]) -> Iterator[None]:
-    """Let these saves give the original of what is stored, or what is derived from that."""
-    original = stored.probe.original
-    stored.kept = original.values() if isinstance(original, Finer) else original
-    for one in saved:
-        one.stored.held = None
-    try:
-        yield
-    finally:
-        stored.kept = None
-        for one in saved:
-            one.stored.held = None
-
-
-def _first_factor(node: Any, grad: torch.Tensor, difference: torch.Tensor) -> torch.Tensor:
-    return getattr(node, "_saved_alpha", 1) * (difference.mT.conj() @ grad)
-
-
-def _second_factor(node: Any, grad: torch.Tensor, difference: torch.Tensor) -> torch.Tensor:
-    return getattr(node, "_saved_alpha", 1) * (grad @ difference.mT.conj())
-
-
-# Readers that are linear in the tensor, by node and slot: the edge on which the error leaves, and the error. They get
-# one gradient each.
-LINEAR_RULES: dict[tuple[str, str], tuple[int, Callable[[Any, Any, torch.Tensor], torch.Tensor]]] = {
-    ("ConvolutionBackward0", "input"): (1, conv_weight_gradient),
-    ("MmBackward0", "self"): (1, _first_factor),
-    ("MmBackward0", "mat2"): (0, _second_factor),
-    ("AddmmBackward0", "mat1"): (2, _first_factor),
-    ("AddmmBackward0", "mat2"): (1, _second_factor),
-}
-
-
 def _error(sites: tuple[Site, ...], noise: Mapping[str, float], reach: Reach = "own") -> ErrorReading:
     return ErrorReading(sites, sum(noise.values()), _by_layer(noise), reach)
 
@@ -392,7 +332,11 @@ def _sum(readings: Iterable[SiteReading]) -> SiteReading:
     return replace(first, numel=numel, nbytes=first.nbytes + sum(other.nbytes for other in others))
 
 
-def _rms_and_density(tensor: torch.Tensor) -> tuple[float, float]:
+def _rms_and_density(tensor: torch.Tensor, is_sampled: bool) -> tuple[float, float]:
+    """Return the RMS of what is not zero, and its share; of a sample, where it tells only kinds of data apart."""
+    if is_sampled and tensor.numel() > SAMPLE_VALUES and fills(tensor, tensor.untyped_storage().nbytes()):
+        apart = tensor.numel() // SAMPLE_VALUES | 1  # odd, so that rows of a map and channels have their turns
+        tensor = tensor.as_strided((tensor.numel() // apart,), (apart,))
     n_nonzero = int(tensor.count_nonzero())
     rms = math.sqrt(float(energy(tensor)) / n_nonzero) if n_nonzero else 0.0
     return rms, n_nonzero / max(1, tensor.numel())

@@ -49,7 +49,7 @@ class Streams:
     def __init__(self, parameters: Mapping[int, str]) -> None:
         self._names = parameters  # by id of the parameter
         self._arrived: dict[tuple[str, str], torch.Tensor] = {}  # at a parameter; by stream and parameter
-        self._energies: dict[tuple[str, str], torch.Tensor] = {}
+        self._norms: dict[tuple[str, str], list[torch.Tensor]] = {}
         self.stopped: set[str] = set()  # nodes that could not be called
 
     def add(self, node: Any, slot: int, stream: str, error: torch.Tensor | None, layers: float = ALL_LAYERS) -> None:
@@ -78,15 +78,15 @@ class Streams:
                 self.add(following, slot, stream, error, max(1, layers))
 
     def settle(self, parameter: str) -> None:
-        """Square what has arrived at a parameter: its gradient is complete."""
+        """Take the norm of what has arrived at a parameter: its gradient is complete."""
         for key in [key for key in self._arrived if key[1] == parameter]:
-            self._energies[key] = _sum(self._energies.get(key), energy(self._arrived.pop(key)))
+            self._norms.setdefault(key, []).append(norm(self._arrived.pop(key)))
 
     def energies(self) -> dict[str, dict[str, float]]:
         """Return the energy of the error of each parameter's gradient, by stream."""
         found: dict[str, dict[str, float]] = {}
-        for (stream, parameter), value in self._energies.items():
-            found.setdefault(stream, {})[parameter] = float(value)
+        for (stream, parameter), norms in self._norms.items():
+            found.setdefault(stream, {})[parameter] = sum(float(one) ** 2 for one in norms)
         return found
 
     def _carry(self, grads: tuple[torch.Tensor | None, ...]) -> None:
@@ -102,6 +102,7 @@ class Streams:
             stream, layers, _ = next(iter(waiting))
             errors = [waiting.pop((stream, layers, slot), None) for slot in range(len(grads))]
             is_last = layers == 1 and not _keeps_channels_apart(node)
+            hold_for_more(node)
             self.leave(node, stream, _last_call(node, errors) if is_last else call(node, errors), layers)
 
 
@@ -129,6 +130,13 @@ def call(node: Any, grads: Any) -> tuple[torch.Tensor | None, ...]:
     """Return what the node makes of these gradients; see Note [Calling a node]."""
     result = node(*grads)
     return result if isinstance(result, tuple) else (result,)
+
+
+def hold_for_more(node: Any) -> None:
+    """Let what the next reading of the node's saved tensors decodes be held: autograd will read them once more."""
+    for _, raw in _held(node) or ():
+        if raw.unpack_hook is not None and isinstance(raw.data, Saved):
+            raw.data.stored.n_reads -= 1
 
 
 def _last_call(node: Any, errors: Any) -> tuple[torch.Tensor | None, ...]:
@@ -181,7 +189,12 @@ def _held(node: Any) -> list[tuple[str, Any]] | None:
 
 
 def energy(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sum of squares, as a tensor: asking an accelerator for numbers would make it wait."""
+    """Return the sum of squares, as a tensor."""
+    return norm(tensor).double().square_()
+
+
+def norm(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the root of the sum of squares, as a tensor: asking an accelerator for numbers would make it wait."""
     if tensor.layout is not torch.strided:
         tensor = (tensor.coalesce() if tensor.is_sparse else tensor).values()
     local = getattr(tensor, "to_local", None)  # of a distributed tensor; its norm would be a collective
@@ -189,7 +202,7 @@ def energy(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
-    return torch.linalg.vector_norm(tensor, dtype=wide).double().square_()
+    return torch.linalg.vector_norm(tensor, dtype=wide)
 
 
 @functools.cache

@@ -53,7 +53,7 @@ class Request(NamedTuple):
 
     gradients: frozenset[Site] | None = frozenset()  # statistics of the readers; costs a pass over their gradients
     errors: frozenset[Site] | None = frozenset()  # own and near; keeps the original until backward
-    travels: frozenset[Site] | None = frozenset()  # and far: half a step more. Of those not in `errors`, a finer code
+    travels: frozenset[Site] | None = frozenset()  # own and far: a step more. Of those not in `errors`, a finer code
     looks: frozenset[Site] = frozenset()  # own and near, by a finer code
 
     @property

@@ -1,4 +1,4 @@
-"""How what is measured compares with what was expected of it: on average, and how far it scatters.
+"""How what is measured compares with what was expected of it.
 
     foresight.parts(state["parts"], reading)                    what each layer's part of the gradient usually is
     state = foresight.learn(state, sites, reading, recent)      before sensitivity.measure learns from the reading
@@ -8,14 +8,13 @@ Of the state of Noise these parts are kept here:
 
     parts         by layer, what part of the gradient's energy it holds, usually; see Note [Parts]
     calibration   measured / expected noise of the whole gradient, a slow mean
-    biases        by layer, the mean of log(measured / expected); see Note [Foresight]
-    spreads       by layer, the mean square of how far that logarithm lies from its mean
+    ratios        by layer, the same of its own gradient; see Note [Foresight]
 
 Note [Foresight]. A site is measured again when its figures are already in use, so each measurement is a test of them
 that they have not seen. On average it finds more than was expected, for two reasons: errors grow against gradients
 while a task is learnt, and a budget that is spent where noise seems cheap is spent where it was underestimated. Both go
-on, so the mean of what was found beside what was expected corrects what is expected next. The mean of a scattered
-ratio is that of its logarithm and half of the spread.
+on, so the mean of what was found beside what was expected corrects what is expected next. What a young network did
+says nothing of it: a GPT's errors grow a hundredfold between steps 5 and 25.
 
 Note [Parts]. An error is compared with what a layer's gradient usually is, its part of the whole gradient of this
 batch, and not with what it happens to be. The gradient of a layer with few parameters cancels out in some batches and
@@ -32,19 +31,18 @@ from collections.abc import Iterable, Mapping
 from slimgrad.bounds.base import ErrorReading, Reading, State, site_key
 from slimgrad.bounds.sensitivity import Sites, noise_and_shares, noise_of
 
-LEARN_PART, LEARN_CALIBRATION, LEARN_SPREAD = 0.3, 0.3, 0.4  # weights of a new measurement
-CALIBRATED = 0.25, 4.0  # limits of what one measurement says about the whole
-MOST_RATIO = 10.0  # measured / expected of a layer, or the inverse: one surprise counts as no more than this ...
-MOST_BIAS = 1.4  # ... and as this logarithm for the mean
-LEAST_OFF = -0.5  # a logarithm below the mean: less than was expected does no harm
-START_SPREAD = 0.25  # a standard deviation of 0.5, or a factor of 1.6
+LEARN_PART, LEARN_CALIBRATION, LEARN_RATIO = 0.3, 0.3, 0.4  # weights of a new measurement
+LEAST_RATIO, MOST_RATIO = 0.25, 10.0  # measured / expected of a layer: one surprise counts as no more than this ...
+MOST_OF_ALL = 4.0  # ... and of the whole as no more than this
+START_RATIO = 1.1  # of the whole as of layers
+YOUNG = 20  # steps: measurements of a network before are not compared with later ones
 POOLED = 0.5  # of what is said of a layer: the mean of all layers, for few measurements say little about one
 WHOLE = "**"  # the noise that the budget is about, among the layers
 
 
 def start() -> State:
     """Return what is known before anything was measured."""
-    return {"parts": {}, "calibration": 1.0, "biases": {}, "spreads": {}}
+    return {"parts": {}, "calibration": START_RATIO, "ratios": {}}
 
 
 def parts(known: Mapping[str, float], reading: Reading) -> dict[str, float]:
@@ -60,8 +58,7 @@ def parts(known: Mapping[str, float], reading: Reading) -> dict[str, float]:
 def learn(state: State, sites: Sites, reading: Reading, recent: float) -> State:
     """Return the state with what the reading says about what was expected.
 
-    Measurements more than `recent` steps apart say how the network has changed, and not how well it is foreseen; so
-    does a measurement of a network that was half as old.
+    Measurements more than `recent` steps apart say how the network has changed, and not how well it is foreseen.
     """
     measured, foreseen = _compared(state["loads"], sites, reading, recent)
     wholes = {**state["loads"], WHOLE: sum(noise_of(entry) * entry["seen"] ** 2 for entry in sites.values())}
@@ -76,28 +73,19 @@ def put_to_test(state: State, layer: str, ratio: float, weight: float = 1.0) -> 
 
     `weight` is the share that was measured: what is found in little of what a layer gets says little.
     """
+    ratio = min(MOST_OF_ALL if layer == WHOLE else MOST_RATIO, max(LEAST_RATIO, ratio))
     if layer == WHOLE:
-        low, high = CALIBRATED
-        off = min(high, max(low, ratio)) - state["calibration"]
-        return {**state, "calibration": state["calibration"] + LEARN_CALIBRATION * weight * off}
-    bias, spread = state["biases"].get(layer, 0.0), state["spreads"].get(layer, START_SPREAD)
-    off = math.log(min(MOST_RATIO, max(1.0 / MOST_RATIO, ratio))) - bias
-    weight *= LEARN_SPREAD
-    bias += weight * min(MOST_BIAS, max(-MOST_BIAS, off))
-    spread += weight * (max(LEAST_OFF, off) ** 2 - spread)
-    return {**state, "biases": {**state["biases"], layer: bias}, "spreads": {**state["spreads"], layer: spread}}
+        known = state["calibration"]
+        return {**state, "calibration": known + LEARN_CALIBRATION * weight * (ratio - known)}
+    known = state["ratios"].get(layer, START_RATIO)
+    return {**state, "ratios": {**state["ratios"], layer: known + LEARN_RATIO * weight * (ratio - known)}}
 
 
 def corrections(state: State, layers: Iterable[str]) -> dict[str, float]:
     """Return measured / expected to reckon with in each layer; see Note [Foresight]."""
-    layers = list(layers)
-    biases, spreads = _pooled(state["biases"], layers, 0.0), _pooled(state["spreads"], layers, START_SPREAD)
-    return {layer: math.exp(biases[layer] + spreads[layer] / 2.0) for layer in layers}
-
-
-def _pooled(known: Mapping[str, float], layers: Iterable[str], start: float) -> dict[str, float]:
-    mean = sum(known.values()) / len(known) if known else start
-    return {layer: (1.0 - POOLED) * known.get(layer, start) + POOLED * mean for layer in layers}
+    known = state["ratios"]
+    mean = sum(known.values()) / len(known) if known else START_RATIO
+    return {layer: (1.0 - POOLED) * known.get(layer, START_RATIO) + POOLED * mean for layer in layers}
 
 
 def _compared(
@@ -121,8 +109,8 @@ def _compared(
 
 
 def _is_recent(part: State, step: int, recent: float) -> bool:
-    """Return whether a measurement still speaks of this network: a new one is another when it is twice as old."""
-    return part["n"] > 0 and step - part["at"] <= recent and step < 2 * part["at"]
+    """Return whether a measurement still speaks of this network."""
+    return part["n"] > 0 and part["at"] >= YOUNG and step - part["at"] <= recent
 
 
 def _found(error: ErrorReading, reading: Reading, expected: Mapping[str, float]) -> dict[str, float]:

@@ -13,11 +13,11 @@ where it buys the most bytes, with a limit per layer (rates.py). The state, besi
     broken        by layer, whose limit a measurement or an audit found exceeded: the step, and the share of the last
 
 Bounds are set anew when all sites that were due have had their turn, every few steps until then, and at once when a
-measurement says that a layer or the whole gets more than its share. A bound becomes looser by at most LOOSEN and only
-after a new measurement, the second at least, and not one that found much more than expected; errors that travel must
-have been followed once. While that alone keeps many bytes, measurements come sooner. What no step keeps within the
-limits is kept exactly, and tried again later: what is exact is not measured, so what was known of it is slowly
-forgotten.
+measurement, or a look between rounds, says that a layer or the whole gets more than its share. A bound becomes looser
+by at most LOOSEN and only after a new measurement, the second at least, and not one that found much more than expected;
+errors that travel must have been followed once. While that alone keeps many bytes, measurements come sooner. What no
+step keeps within the limits is kept exactly, and tried again later: what is exact is not measured, so what was known of
+it is slowly forgotten.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from slimgrad.bounds.sensitivity import (
 from slimgrad.errors import ConfigError
 
 START_MEANT_FOR = 0.05  # e2: what Relative(START) for all costs narrow networks, 0.045 to 0.053 (docs/bounds.md)
-AIM = 0.75  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
-LAYER_AIM = 0.4  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
+AIM = 0.7  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
+LAYER_AIM = 0.35  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
 LOOSEN, LOOSEN_TRIFLE = 2.0, 4.0  # at most, from one measurement to the next; where a site adds no more than ...
 TRIFLE = 1 / 300  # ... of what is aimed at, in all and in every layer
 SET_EVERY = 5  # steps, while some sites wait for their turn
@@ -120,12 +120,14 @@ class Noise:
         if is_due(step, self.every):
             _forget(sites)
         learnt = {"parts": parts, "sites": sites, "broken": {**state["broken"], **self._broken(reading)}}
-        state = {**state, **learnt, "loads": sensitivity.moved(state["loads"], known, sites)}
-        is_waiting = any(entry["rel"] and entry["due"] <= step for entry in sites.values())
-        is_time = not is_waiting or step % SET_EVERY == 0 or sites.keys() != known.keys()
-        if is_time or self._is_alarming(state):
-            sensitivity.fill_in(sites)
-            state["loads"] = self._spend(sites, state, step)
+        state = {**state, **learnt}
+        is_later = (turns.some_are_due(sites, step) and step % SET_EVERY) or turns.is_look(step, known, self.every)
+        if is_later and sites.keys() == known.keys():
+            state["loads"] = sensitivity.moved(state["loads"], known, sites)
+            if not self._is_alarming(state):
+                return state
+        sensitivity.fill_in(sites)
+        state["loads"] = self._spend(sites, state, step)
         return state
 
     def noise(self, state: State) -> float | None:
@@ -228,7 +230,7 @@ class Noise:
 
     def _item(self, entry: State, is_small: bool, is_trifle: bool, unknown: float) -> Item:
         unit, rel, finest = entry["unit"], entry["rel"], FINEST_STEP / 2.0 / entry["unit"]
-        is_known = entry["near"]["n"] >= 2 and entry["far"]["n"] if entry["travels"] else entry["own"]["n"] >= 2
+        is_known = entry["own"]["n"] >= 2 if not entry["travels"] else _is_followed(entry)
         loosen = LOOSEN_TRIFLE if is_trifle else LOOSEN
         limit = max(rel * loosen if entry["fresh"] and is_known else rel, finest)
         if not entry["own"]["n"] and unknown > 0:
@@ -276,6 +278,11 @@ def _forget(sites: Sites) -> None:
     for entry in sites.values():
         if not entry["rel"]:
             entry |= {part: sensitivity.scaled(entry[part], FORGET) for part in PARTS}
+
+
+def _is_followed(entry: State) -> bool:
+    """Return whether an error that travels was followed, and measured twice near by at least."""
+    return entry["far"]["n"] >= 1 and max(entry["far"]["n"], entry["near"]["n"]) >= 2
 
 
 def _few(names: Iterable[str]) -> str:

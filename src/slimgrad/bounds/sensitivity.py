@@ -39,6 +39,7 @@ COHERENCE = 2.0  # rounding errors are not independent: what formulas give, time
 MOST_NOISE = 9.0  # x a layer's gradient: from there on, how much of what was seen is error cannot be told
 LOCAL_ROLES = frozenset({"conv input", "linear input"})
 PARTS = ("own", "near", "far")
+UNKNOWN: State = {"noise": 0.0, "shares": {}, "n": 0, "at": 0}
 ALL = "*"  # the whole gradient, among the layers: there where layers do not weigh what their energies are
 
 Sites = dict[str, State]
@@ -52,7 +53,7 @@ def seen(entry: State | None, one: SiteReading, energy: float) -> State:
         own, far = (0.0, TYPICAL) if travels else (_by_formula(one, energy), 0.0)
         entry = {"rel": one.rel or START, "fresh": False, "travels": travels, "curve": curve, "due": 0}
         starts = (("own", own), ("near", 0.0), ("far", far))
-        entry |= {part: {"noise": noise, "shares": {}, "n": 0, "at": 0} for part, noise in starts}
+        entry |= {part: {**UNKNOWN, "noise": noise} for part, noise in starts}
     elif one.rms:  # only then was density measured
         entry["curve"] = curve
     now = {"role": one.role, "numel": one.numel, "bits": 8.0 * one.nbytes / max(1, one.numel), "unit": one.unit}
@@ -68,8 +69,13 @@ def measure(sites: Sites, error: ErrorReading, reading: Reading, expected: Mappi
     before = sum(sites[key][error.reach]["noise"] * sites[key]["seen"] ** 2 for key in keys)
     for key, own in zip(keys, _shared_out(error, [sites[key] for key in keys]), strict=True):
         _measure_one(sites[key], own, reading, expected)
-    if error.reach == "far" and before > 0:
-        _drift(sites, keys, error.noise2 / reading.energy / before)
+    if error.reach == "far":
+        looked_at = {site_key(site) for other in reading.errors if other.reach == "near" for site in other.sites}
+        for key in keys:
+            if key not in looked_at:  # what is far contains what is near
+                sites[key]["near"] = UNKNOWN
+        if before > 0:
+            _drift(sites, keys, error.noise2 / reading.energy / before)
 
 
 def _measure_one(entry: State, error: ErrorReading, reading: Reading, expected: Mapping[str, float]) -> None:

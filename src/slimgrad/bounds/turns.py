@@ -4,17 +4,17 @@
     turns.give(sites, known, reading, every, trifle)     after a reading: the next turn of each, in place
     turns.hurry(sites, keys, step, every)                these are worth a measurement before the next round
 
-Note [When]. Rounds begin at the first steps and then every so often; within a round each site that is due has its turn.
-Networks change fast at first, so that each has one in every round; soon, one that was found as expected sits out the
-next. Between rounds, four times as often, the smallest sites are looked at, which costs next to nothing: they belong to
-the last layers, whose errors grow the fastest while a task is learnt (fourfold in 50 steps, the input of a classifier).
-So are queries and keys, which stand behind an exponential: in a GPT what they added grew thirtyfold in 40 steps, when
-its attention began to matter. They are large, so finer codes stand in for the originals.
+Note [When]. Rounds begin at the first steps and then every so often, and from the second on a site sits out every
+other one. Between rounds, four times as often, the smallest sites are looked at, which costs next to nothing: they
+belong to the last layers, whose errors grow the fastest while a task is learnt (fourfold in 50 steps, the input of a
+classifier). So are queries and keys, which stand behind an exponential: in a GPT what they added grew thirtyfold in 40
+steps, when its attention began to matter. They are large, so what is coded stands in for the originals.
 
-Note [Together]. Where errors travel, all that are followed in a step go together, and what they do is shared out as it
-was expected of each. So sites of one role go together, whose errors are alike, and few the first time, when nothing is
-expected yet. Errors that stay in their layer are told apart and go along with any. Beside its code each has a second,
-finer one in that step (finer.py), and these are at most a sixteenth of all values' bytes, an eighth at first.
+Note [Together]. Following errors costs another backward pass, however many they are. So all sites have their turn in
+the same step, whoever is due: what several do together is shared out as it was expected of each. Of each, what its code
+has left out is coded beside it in that step (finer.py), and this is at most a sixteenth of all values' bytes: of all
+at once. What each does to the next layer on its way is told apart as well, but for batch norms after their first turn:
+most of what they do is done to the convolution right before them, each to its own.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ from slimgrad.bounds.base import FIRST_STEPS, Reading, Request, Site, State, is_
 from slimgrad.bounds.rates import EXACT_BITS, FINEST_STEP
 from slimgrad.bounds.sensitivity import Sites, noise_of
 
-QUOTA, FIRST_QUOTA = 1 / 16, 1 / 8  # of all values' bytes: what is kept beside codes in a step; until all had a turn
-FINER_BITS = 3.0  # per value: what a finer code takes beyond the code itself
-FEW = 6  # sites whose errors are followed together the first time
+QUOTA = 1 / 16  # of all values' bytes: what is kept beside codes in a step
+LEFT_OUT_BITS = 2.0  # per value, at most: what a code has left out, coded
 LOOKED_AT = 1 / 64  # of all values: the smallest sites, which are looked at between rounds
 PARTS_OF_A_ROUND = 4
 SUDDEN = frozenset({"attention query, key"})  # see Note [When]
+TOLD_APART = "batch norm input"  # see Note [Together]
 ABSENT = 5  # steps, up to two more, until a site that did not run in its turn has another
-SETTLES = 20  # steps: from here on, a site that is found as expected sits out the next round
-SURPRISE = 1.5  # x what was known of a site: from here on, its next turn comes sooner
+GROWING = 1.4  # x what was known of all that was followed, after learning: from here on, none sits out a round
+SURPRISE = 1.5  # x what was known of a site: from here on, its bound is not loosened
 
 
 def request(step: int, sites: Sites, every: int) -> Request:
     """Return what is to be measured in a step."""
-    due = _most_noise_first([key for key, entry in sites.items() if entry["rel"] and entry["due"] <= step], sites)
+    coded = [key for key, entry in sites.items() if entry["rel"]]
+    due = _most_noise_first([key for key in coded if sites[key]["due"] <= step], sites)
+    far = [key for key in due if _is_to_follow(sites[key])]
+    if far:
+        chosen = _within_quota(_together(far[0], coded, sites), sites)
+        looks = [key for key in chosen if sites[key]["role"] != TOLD_APART or not sites[key]["far"]["n"]]
+        return Request(travels=_sites(chosen), looks=_sites(key for key in looks if sites[key]["travels"]))
     if due:
-        far = _of_one_role([key for key in due if _is_to_follow(sites[key])], sites)
-        new = [key for key in far if not sites[key]["far"]["n"]]
-        together = new[:FEW] or far + [key for key in due if not sites[key]["travels"]]
-        if together:
-            return Request(travels=_sites(_within_quota(together, sites)))
         return Request(errors=_sites(_within_quota(due, sites, is_finer=False)))
-    if not any(entry["rel"] for entry in sites.values()):  # exact ones are not measured, but slowly forgotten
+    if not coded:  # exact ones are not measured, but slowly forgotten
         return Request(errors=_sites(sites)) if is_due(step, every) else Request()
     if step % _between(every):
         return Request()
@@ -57,6 +58,16 @@ def request(step: int, sites: Sites, every: int) -> Request:
     return Request(errors=_sites(key for key in small if sites[key]["rel"]), looks=_sites(looks))
 
 
+def is_look(step: int, sites: Sites, every: int) -> bool:
+    """Return whether this is a step between rounds, in which some sites are looked at; see Note [When]."""
+    return step % _between(every) == 0 and not is_due(step, every) and not some_are_due(sites, step)
+
+
+def some_are_due(sites: Sites, step: int) -> bool:
+    """Return whether there are sites whose turn has come."""
+    return any(entry["rel"] and entry["due"] <= step for entry in sites.values())
+
+
 def give(sites: Sites, known: Sites, reading: Reading, every: int, trifle: float) -> None:
     """Set when each site has its next turn, and whether its bound may be loosened, in place; see Note [When].
 
@@ -64,15 +75,19 @@ def give(sites: Sites, known: Sites, reading: Reading, every: int, trifle: float
     """
     seen = {site_key(one.site) for one in reading.sites}
     measured = {site_key(one.site) for one in reading.sites if one.rms or one.density < 1.0}
+    followed = {site_key(site) for error in reading.errors if error.reach == "far" for site in error.sites}
+    is_growing = _growth(followed & known.keys(), known, sites) > GROWING
     for key, entry in sites.items():
         if key in measured:
             usual = SURPRISE * noise_of(known[key]) if key in known else math.inf
             is_surprise = noise_of(entry) > max(usual, trifle / entry["seen"] ** 2)
             entry["fresh"] = entry["fresh"] and not is_surprise
-            if is_surprise or entry["due"] <= reading.step:
-                sits_out = reading.step >= SETTLES and not is_surprise
-                following = _next_round(reading.step, every)
-                entry["due"] = _next_round(following, every) if sits_out else following
+            following = _next_round(reading.step, every)
+            if key in followed or entry["due"] <= reading.step:
+                is_new = entry["far" if entry["travels"] else "own"]["n"] < 2
+                entry["due"] = following if is_new or is_growing else _next_round(following, every)
+            elif is_surprise and entry["travels"]:
+                entry["due"] = min(entry["due"], following)
         elif key not in seen and entry["due"] <= reading.step:
             entry["due"] = (
                 reading.step + ABSENT + reading.step % 3
@@ -103,8 +118,14 @@ def _between(every: int) -> int:
 
 
 def _next_round(step: int, every: int) -> int:
-    """Return the first step of a round to come; at the very first, one that is twice as far on."""
-    return next((first for first in FIRST_STEPS if first >= 2 * step), (step // every + 1) * every)
+    """Return the first step of a round to come."""
+    return next((first for first in FIRST_STEPS if first > step), (step // every + 1) * every)
+
+
+def _growth(keys: set[str], known: Sites, sites: Sites) -> float:
+    """Return what these sites add now / what was known of them."""
+    before = sum(noise_of(known[key]) * sites[key]["seen"] ** 2 for key in keys)
+    return sum(noise_of(sites[key]) * sites[key]["seen"] ** 2 for key in keys) / before if before > 0 else 1.0
 
 
 def _most_noise_first(keys: Iterable[str], sites: Sites) -> list[str]:
@@ -118,18 +139,18 @@ def _is_to_follow(entry: State) -> bool:
     return entry["travels"] and not is_finest
 
 
-def _of_one_role(keys: list[str], sites: Sites) -> list[str]:
-    """Return those of the role of the first; see Note [Together]."""
-    return [key for key in keys if sites[key]["role"] == sites[keys[0]]["role"]]
+def _together(first: str, coded: list[str], sites: Sites) -> list[str]:
+    """Return the sites to measure in one step; see Note [Together]."""
+    role = sites[first]["role"]
+    return _most_noise_first([key for key in coded if sites[key]["role"] == role or not sites[key]["travels"]], sites)
 
 
 def _within_quota(keys: list[str], sites: Sites, is_finer: bool = True) -> list[str]:
-    """Return the first of the keys, then as many others as fit, by the bytes of finer codes or of originals."""
-    is_first = not all(entry["own"]["n"] for entry in sites.values() if entry["rel"])
-    room = (FIRST_QUOTA if is_first else QUOTA) * sum(entry["numel"] for entry in sites.values())
+    """Return the first of the keys, then as many others as fit, by bytes of originals or of what codes left out."""
+    room = QUOTA * sum(entry["numel"] for entry in sites.values())
     chosen: list[str] = []
     for key in keys:
-        size = sites[key]["numel"] * ((sites[key]["bits"] + FINER_BITS) / EXACT_BITS if is_finer else 1.0)
+        size = sites[key]["numel"] * (LEFT_OUT_BITS / EXACT_BITS if is_finer else 1.0)
         if not chosen or size <= room:
             chosen.append(key)
             room -= size
