@@ -63,6 +63,19 @@ def test_it_takes_less_than_two_bits_per_value(noted):
         del result
 
 
+def test_what_another_node_will_read_is_decoded_once(noted):
+    session, result = run(nn.Conv2d(4, 4, 3), torch.randn(8, 4, 16, 16))
+    with session:
+        ((stored, tensor),) = noted
+        finer = Finer.of(stored, tensor)
+        assert finer is not None
+        first, again, anew = finer.values(is_for_more=True), finer.values(), finer.values()
+        assert first is again is not anew
+        assert torch.equal(again, anew)
+        assert not finer.is_held
+        del result
+
+
 def test_it_goes_with_what_holds_it(noted):
     session, result = run(nn.Conv2d(4, 4, 3), torch.randn(8, 4, 16, 16))
     with session:

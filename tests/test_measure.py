@@ -200,6 +200,13 @@ def test_an_adaptive_optimizer_gives_layers_the_weight_of_their_parameters():
     assert weights["3"] / weights["0"] == pytest.approx((8 * 8 * 9 + 8) / (8 * 3 * 9 + 8))
 
 
+def test_a_look_says_nothing_of_sites_that_it_does_not_name():
+    sites = frozenset({("2", 1)})
+    *_, reading = measured(network, torch.randn(8, 3, 8, 8), Request(errors=sites, is_look=True))
+    assert {one.site for one in reading.sites} == sites
+    assert len(reading.layers) > 4  # energies are those of all layers
+
+
 def test_errors_are_followed_only_where_asked():
     x = torch.randn(8, 3, 8, 8)
     *_, own = measured(network, x, Request(errors=None))

@@ -1,7 +1,7 @@
 """What a code has left out of a tensor, coded too, where the original beside its code would take too much memory.
 
     finer = Finer.of(stored, tensor)     None where no code makes it small
-    finer.values()                       the original, or nearly, in memory of its own
+    finer.values(is_for_more)            the original, or nearly, in memory of its own
 
 What is left out lies evenly between half a step down and half a step up, whatever was coded, so three values of it are
 enough: they fit in 1.7 bits per value. Errors of gradients made of them have the energy of the true ones: of all sites
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
     from slimgrad.shelf import Shelf
 
 LEFT_OUT = Relative(0.61)  # of its RMS: 0 and one value on either side, so that values spread evenly keep their energy
-CODE = Nested(centred=True)
+CODE = Nested(centred=True, sampled=True)
 
 
 class Finer:
     """A tensor's code and what that has left out. It knows nothing of the Stored: their lives end together."""
 
-    __slots__ = ("_form", "_part", "_shelf", "_slot")
+    __slots__ = ("_form", "_held", "_part", "_shelf", "_slot")
 
     def __init__(self, part: Part, slot: Slot, form: Form, shelf: Shelf) -> None:
         self._part, self._slot, self._form, self._shelf = part, slot, form, shelf
+        self._held: torch.Tensor | None = None
 
     @classmethod
     def of(cls, stored: Stored, tensor: torch.Tensor) -> Finer | None:
@@ -51,7 +52,16 @@ class Finer:
             return None
         return cls(part, shelf.arena.keep(payload, payload.numel()), stored.form, shelf)
 
-    def values(self) -> torch.Tensor:
-        """Return the values, one-dimensional."""
-        values = restored(self._part.codec, self._part.slot, self._form, self._shelf.buffers)
-        return values.add_(restored(CODE, self._slot, self._form, self._shelf.buffers))
+    @property
+    def is_held(self) -> bool:
+        return self._held is not None
+
+    def values(self, is_for_more: bool = False) -> torch.Tensor:
+        """Return the values, one-dimensional, and hold them if another node will read them."""
+        values, self._held = self._held, None
+        if values is None:
+            values = restored(self._part.codec, self._part.slot, self._form, self._shelf.buffers)
+            values.add_(restored(CODE, self._slot, self._form, self._shelf.buffers))
+        if is_for_more:
+            self._held = values
+        return values

@@ -50,7 +50,10 @@ def difference(node: Any, slot: str, stored: Stored, saved: Saved) -> torch.Tens
     restored = getattr(node, f"_saved_{slot}").detach()
     with exactly(stored, [saved]):
         exact = getattr(node, f"_saved_{slot}").detach()
-        is_ours = isinstance(stored.probe.original, Finer) and 0 not in exact.stride()  # it was decoded for us alone
+        original = stored.probe.original
+        is_ours = (
+            isinstance(original, Finer) and not original.is_held and 0 not in exact.stride()
+        )  # decoded for us alone
         return torch.sub(restored, exact, out=exact) if is_ours else restored - exact
 
 
@@ -58,7 +61,10 @@ def difference(node: Any, slot: str, stored: Stored, saved: Saved) -> torch.Tens
 def exactly(stored: Stored, saved: Sequence[Saved]) -> Iterator[None]:
     """Let these saves give the original of what is stored, or what is derived from that."""
     original = stored.probe.original
-    stored.kept = original.values() if isinstance(original, Finer) else original
+    if isinstance(original, Finer):
+        stored.probe.n_readers -= 1
+        original = original.values(is_for_more=stored.probe.n_readers > 0)
+    stored.kept = original
     held = [one.stored.held for one in saved]
     for one in saved:
         one.stored.held = None

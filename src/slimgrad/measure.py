@@ -86,6 +86,7 @@ class Probe:
     reading: SiteReading
     original: torch.Tensor | Finer | None = None  # a detached view of the storage, or nearly
     wants_readers: bool = False
+    n_readers: int = 0  # nodes that have yet to see the original in place
 
 
 class Meter:
@@ -149,6 +150,8 @@ class Meter:
         if part is None or part.codec.is_lossless or stored.is_derived or not self._is_our_thread():
             return
         request, site = self._request, stored.site
+        if request.is_look and not request.looks_at(site):
+            return
         wants_readers = request.gradients is None or site in request.gradients
         keeps = self._may_keep(stored)
         original = tensor.detach() if keeps else self._finer(stored, tensor)
@@ -184,6 +187,8 @@ class Meter:
                     self._hooked[name] = node.variable.register_hook(partial(self._arrive, name, node.variable))
                 continue
             probes = [stored.probe for stored, _ in read_by(node)]
+            for probe in probes:
+                probe.n_readers += 1
             if any(probe.original is not None for probe in probes):
                 node.register_prehook(self._before)
             if any(probe.original is not None or probe.wants_readers for probe in probes):
@@ -263,7 +268,7 @@ class Meter:
             self._streams.add(following, slot, site_key(site), error)
             return
         request = self._request
-        if request.errors is None or site in request.errors or site in request.looks:
+        if request.looks_at(site):
             self._near.add(site)
             self._streams.add(following, slot, NEAR + site_key(site), error, N_NEAR)
         if request.travels is None or site in request.travels:

@@ -124,7 +124,8 @@ def _union(requests: list[Request], step: int) -> Request:
     gradients, errors = (_union_of_sites([request[part] for request in requests]) for part in range(2))
     travels = [request.travels for request in requests if request.travels is None or request.travels]
     looks = frozenset[Site]().union(*(request.looks for request in requests))
-    return Request(gradients, errors, travels[step % len(travels)] if travels else frozenset(), looks)
+    followed = travels[step % len(travels)] if travels else frozenset()
+    return Request(gradients, errors, followed, looks, all(one.is_look for one in requests if not one.is_empty))
 
 
 def _union_of_sites(sets: list[frozenset[Site] | None]) -> frozenset[Site] | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from slimgrad import Exact, Relative
-from slimgrad.bounds import foresight
+from slimgrad.bounds import foresight, turns
 from slimgrad.bounds.base import ErrorReading, Reading, Request, SiteReading, site_key
 from slimgrad.bounds.foresight import START_RATIO
 from slimgrad.bounds.noise import AIM, LAYER_AIM, LOOSEN, LOOSEN_TRIFLE, Noise
@@ -257,12 +257,12 @@ def test_bounds_are_set_when_all_had_their_turn_and_at_once_when_a_layer_gets_to
     bound = Noise(0.05)
     state = bound.update(bound.start(), reading(1, 1e-4))
     before = [rel_of(bound, site, state) for site in (FIRST, SECOND)]
-    calm = bound.update(state, errors_of(2, 1e-4, FIRST))
+    calm = bound.update(state, errors_of(6, 1e-4, FIRST))
     assert [rel_of(bound, site, calm) for site in (FIRST, SECOND)] == before
-    alarmed = bound.update(state, errors_of(2, 0.3, FIRST))
+    alarmed = bound.update(state, errors_of(6, 0.3, FIRST))
     assert rel_of(bound, FIRST, alarmed) < before[0]
     assert alarmed["loads"]["conv1"] < bound.cap * 0.05
-    over = bound.update(calm, errors_of(3, 1e-4, SECOND))
+    over = bound.update(calm, errors_of(7, 1e-4, SECOND))
     assert rel_of(bound, FIRST, over) > before[0]
 
 
@@ -340,7 +340,35 @@ def test_while_much_waits_for_a_measurement_the_next_comes_before_the_round():
     assert {entry["due"] for entry in state["sites"].values()} == {125}
     settled = bound.update(bound.start(), reading(110, 0.2))
     settled = bound.update(settled, reading(111, 0.0175, rel_of(bound, FIRST, settled)))
-    assert {entry["due"] for entry in settled["sites"].values()} == {200}
+    assert {entry["due"] for entry in settled["sites"].values()} == {300}
+
+
+def test_what_was_tightened_may_return_at_once_to_where_it_was_measured():
+    bound = Noise(0.05)
+    state = bound.update(bound.start(), reading(1, 1e-3))
+    for step in (5, 6):
+        rel = rel_of(bound, FIRST, state)
+        state = bound.update(state, reading(step, 1e-3 * (rel / START) ** 2, rel))
+    assert {entry["tried"] for entry in state["sites"].values()} == {rel}
+    sites = {key: {**one, "rel": rel / 16, "fresh": False} for key, one in state["sites"].items()}
+    after = bound.audited({**state, "sites": sites, "loads": loads(sites)}, 1e-5, {}, 10)
+    assert rel_of(bound, FIRST, after) == pytest.approx(rel)
+
+
+def test_after_a_look_bounds_stay_unless_too_much_was_found():
+    bound = Noise(0.05)
+    state = bound.update(bound.start(), reading(1, 1e-3))
+    for entry in state["sites"].values():
+        entry["due"] = 1000
+    assert turns.is_look(350, state["sites"], bound.every)
+    rels = [rel_of(bound, site, state) for site in (FIRST, SECOND)]
+    found = errors_of(350, 1e-6, FIRST)
+    calm, alarmed = (
+        bound.update(state, replace(found, errors=(replace(found.errors[0], noise2=noise, layers={"conv1": noise}),)))
+        for noise in (1e-6, 0.3)
+    )
+    assert [rel_of(bound, site, calm) for site in (FIRST, SECOND)] == rels
+    assert rel_of(bound, FIRST, alarmed) < rels[0]
 
 
 def test_every_update_is_a_new_state_since_plans_go_by_its_identity():

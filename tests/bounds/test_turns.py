@@ -96,7 +96,7 @@ def test_between_rounds_the_smallest_are_looked_at():
     sites = {**sites_of(10, due=1000), site_key(SMALL): entry_of(site_reading(SMALL, numel=100), due=1000)}
     asked = {step: wanted(step, sites) for step in range(1, 101)}
     assert {step: request for step, request in asked.items() if not request.is_empty} == dict.fromkeys(
-        (25, 50, 75, 100), Request(errors=frozenset({SMALL}))
+        (25, 50, 75, 100), Request(errors=frozenset({SMALL}), is_look=True)
     )
 
 
@@ -104,8 +104,16 @@ def test_queries_and_keys_are_looked_at_as_well():
     keys, gelus = (sites_of(9, role, due=1000) for role in ("attention query, key", "gelu input"))
     sites = {**keys, **{f"gelu {key}": entry for key, entry in gelus.items()}}
     request = wanted(125, sites)
-    assert request == Request(looks=frozenset((f"layer{i}", 1) for i in range(9)))
+    assert request == Request(looks=frozenset((f"layer{i}", 1) for i in range(9)), is_look=True)
     assert wanted(126, sites).is_empty
+
+
+def test_looks_come_half_as_often_in_a_network_that_has_settled_and_has_no_attention():
+    sites = {**sites_of(10, due=10_000), site_key(SMALL): entry_of(site_reading(SMALL, numel=100), due=10_000)}
+    asked = [step for step in range(1, 301) if not wanted(step, sites).is_empty]
+    assert asked == [25, 50, 75, 100, 150, 200, 250, 300]
+    sites |= sites_of(1, "attention query, key", due=10_000)
+    assert [step for step in range(101, 301) if turns.is_look(step, sites, EVERY)] == list(range(125, 301, 25))
 
 
 def test_where_all_is_exact_it_asks_now_and_then():
@@ -127,13 +135,13 @@ def after(sites, reading, noises=None):
     return found
 
 
-def test_a_site_has_its_second_turn_in_the_next_round_and_then_sits_out_every_other():
+def test_a_site_sits_out_every_other_round():
     sites, steps = sites_of(1, n=0), []
-    for step in range(2, 1000):
+    for step in range(1, 1000):
         if sites["layer0#1"]["due"] <= step:
             sites = after(sites, measured(step, ("layer0", 1)))
             steps.append(step)
-    assert steps == [2, 5, 20, 100, 300, 500, 700, 900]
+    assert steps == [1, 5, 20, 100, 300, 500, 700, 900]
 
 
 def followed(step, *sites):

@@ -55,10 +55,15 @@ class Request(NamedTuple):
     errors: frozenset[Site] | None = frozenset()  # own and near; keeps the original until backward
     travels: frozenset[Site] | None = frozenset()  # own and far: a step more. Of those not in `errors`, a finer code
     looks: frozenset[Site] = frozenset()  # own and near, by a finer code
+    is_look: bool = False  # nothing needs to be said of sites that are not in `errors` or `looks`
 
     @property
     def is_empty(self) -> bool:
         return self.gradients == frozenset() == self.errors == self.travels == self.looks
+
+    def looks_at(self, site: Site) -> bool:
+        """Return whether own and near errors of the site are to be measured."""
+        return self.errors is None or site in self.errors or site in self.looks
 
 
 NOTHING = Request()

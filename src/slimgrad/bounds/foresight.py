@@ -61,7 +61,7 @@ def learn(state: State, sites: Sites, reading: Reading, recent: float) -> State:
     Measurements more than `recent` steps apart say how the network has changed, and not how well it is foreseen.
     """
     measured, foreseen = _compared(state["loads"], sites, reading, recent)
-    wholes = {**state["loads"], WHOLE: sum(noise_of(entry) * entry["seen"] ** 2 for entry in sites.values())}
+    wholes = {**state["loads"], WHOLE: sum(noise_of(entry) * entry["rel"] ** 2 for entry in sites.values())}
     for layer, before in foreseen.items():
         weight = min(1.0, max(measured[layer], before) / (wholes.get(layer) or math.inf))
         state = put_to_test(state, layer, measured[layer] / before, weight)

@@ -232,7 +232,7 @@ class Noise:
         unit, rel, finest = entry["unit"], entry["rel"], FINEST_STEP / 2.0 / entry["unit"]
         is_known = entry["own"]["n"] >= 2 if not entry["travels"] else _is_followed(entry)
         loosen = LOOSEN_TRIFLE if is_trifle else LOOSEN
-        limit = max(rel * loosen if entry["fresh"] and is_known else rel, finest)
+        limit = max(rel * loosen if entry["fresh"] and is_known else rel, entry["tried"], finest)
         if not entry["own"]["n"] and unknown > 0:
             limit = min(limit, math.sqrt(self._aims([""], self.start())[0] / unknown))
         coarsest = FINEST_STEP if is_small else min(COARSEST_STEP, 2.0 * limit * unit)

@@ -9,6 +9,7 @@ A site's entry, a plain dict:
                       its way, and to all that its error travels to, these included. noise: a share of the whole
                       gradient; shares: of each layer's own gradient; n and at: measurements, and the step of the last
     fresh             whether a measurement came since the bound was last loosened
+    tried             the bound at which it was last measured
     due, last         the step from which on it is to be measured again, see turns.py; the last in which it was seen
 
 Noise grows with the square of the bound and the noises of sites add up (docs/bounds.md has both measured), so these
@@ -51,7 +52,7 @@ def seen(entry: State | None, one: SiteReading, energy: float) -> State:
     if entry is None:
         travels = one.role not in LOCAL_ROLES
         own, far = (0.0, TYPICAL) if travels else (_by_formula(one, energy), 0.0)
-        entry = {"rel": one.rel or START, "fresh": False, "travels": travels, "curve": curve, "due": 0}
+        entry = {"rel": one.rel or START, "tried": 0.0, "fresh": False, "travels": travels, "curve": curve, "due": 0}
         starts = (("own", own), ("near", 0.0), ("far", far))
         entry |= {part: {**UNKNOWN, "noise": noise} for part, noise in starts}
     elif one.rms:  # only then was density measured
@@ -86,7 +87,8 @@ def _measure_one(entry: State, error: ErrorReading, reading: Reading, expected: 
         entry["far"] = scaled(entry["far"], _followed(noise / (part["noise"] * rel2)))
     entry[name] = _learn(part, noise / rel2, {layer: s / rel2 for layer, s in shares.items()}, reading.step)
     entry["travels"] = entry["travels"] or goes_on
-    entry["fresh"] = entry["fresh"] or goes_on == entry["travels"]
+    if goes_on == entry["travels"]:
+        entry |= {"fresh": True, "tried": entry["seen"]}
 
 
 def _shared_out(error: ErrorReading, entries: list[State]) -> list[ErrorReading]:

@@ -4,11 +4,12 @@
     turns.give(sites, known, reading, every, trifle)     after a reading: the next turn of each, in place
     turns.hurry(sites, keys, step, every)                these are worth a measurement before the next round
 
-Note [When]. Rounds begin at the first steps and then every so often, and from the second on a site sits out every
-other one. Between rounds, four times as often, the smallest sites are looked at, which costs next to nothing: they
-belong to the last layers, whose errors grow the fastest while a task is learnt (fourfold in 50 steps, the input of a
-classifier). So are queries and keys, which stand behind an exponential: in a GPT what they added grew thirtyfold in 40
-steps, when its attention began to matter. They are large, so what is coded stands in for the originals.
+Note [When]. Rounds begin at the first steps and then every so often, and a site sits out every other one, unless what
+was followed adds much more than it did. Between rounds the smallest sites are looked at, which costs next to nothing:
+they belong to the last layers, whose errors grow the fastest while a task is learnt (fourfold in 50 steps, the input of
+a classifier). So are queries and keys, which stand behind an exponential: in a GPT what they added grew thirtyfold in
+40 steps, when its attention began to matter. They are large, so what is coded stands in for the originals. Looks come
+four times as often as rounds where there are such, or the network is new, and else twice.
 
 Note [Together]. Following errors costs another backward pass, however many they are. So all sites have their turn in
 the same step, whoever is due: what several do together is shared out as it was expected of each. Of each, what its code
@@ -50,17 +51,20 @@ def request(step: int, sites: Sites, every: int) -> Request:
         return Request(errors=_sites(_within_quota(due, sites, is_finer=False)))
     if not coded:  # exact ones are not measured, but slowly forgotten
         return Request(errors=_sites(sites)) if is_due(step, every) else Request()
-    if step % _between(every):
+    if not is_look(step, sites, every):
         return Request()
     small = smallest(sites, LOOKED_AT)
     sudden = [key for key, entry in sites.items() if entry["role"] in SUDDEN and key not in small and entry["rel"]]
     looks = _within_quota(_most_noise_first(sudden, sites), sites)
-    return Request(errors=_sites(key for key in small if sites[key]["rel"]), looks=_sites(looks))
+    return Request(errors=_sites(key for key in small if sites[key]["rel"]), looks=_sites(looks), is_look=True)
 
 
 def is_look(step: int, sites: Sites, every: int) -> bool:
     """Return whether this is a step between rounds, in which some sites are looked at; see Note [When]."""
-    return step % _between(every) == 0 and not is_due(step, every) and not some_are_due(sites, step)
+    coded = [entry for entry in sites.values() if entry["rel"]]
+    is_often = step <= every or any(entry["role"] in SUDDEN for entry in coded)
+    is_time = step % (_between(every) if is_often else 2 * _between(every)) == 0
+    return is_time and bool(coded) and not some_are_due(sites, step)
 
 
 def some_are_due(sites: Sites, step: int) -> bool:
@@ -84,8 +88,7 @@ def give(sites: Sites, known: Sites, reading: Reading, every: int, trifle: float
             entry["fresh"] = entry["fresh"] and not is_surprise
             following = _next_round(reading.step, every)
             if key in followed or entry["due"] <= reading.step:
-                is_new = entry["far" if entry["travels"] else "own"]["n"] < 2
-                entry["due"] = following if is_new or is_growing else _next_round(following, every)
+                entry["due"] = following if is_growing else _next_round(following, every)
             elif is_surprise and entry["travels"]:
                 entry["due"] = min(entry["due"], following)
         elif key not in seen and entry["due"] <= reading.step:
