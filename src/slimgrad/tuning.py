@@ -121,7 +121,8 @@ class Tuning:
 
 
 def _union(requests: list[Request], step: int) -> Request:
-    gradients, errors = (_union_of_sites([request[part] for request in requests]) for part in range(2))
+    gradients = _union_of_sites([request.gradients for request in requests])
+    errors = _union_of_sites([request.errors for request in requests])
     travels = [request.travels for request in requests if request.travels is None or request.travels]
     looks = frozenset[Site]().union(*(request.looks for request in requests))
     followed = travels[step % len(travels)] if travels else frozenset()
