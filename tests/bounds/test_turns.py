@@ -135,18 +135,27 @@ def after(sites, reading, noises=None):
     return found
 
 
-def test_a_site_sits_out_every_other_round():
-    sites, steps = sites_of(1, n=0), []
-    for step in range(1, 1000):
-        if sites["layer0#1"]["due"] <= step:
-            sites = after(sites, measured(step, ("layer0", 1)))
-            steps.append(step)
-    assert steps == [1, 5, 20, 100, 300, 500, 700, 900]
-
-
 def followed(step, *sites):
     """Return a reading in which the errors of these were followed together."""
     return replace(measured(step, *sites), errors=(ErrorReading(sites, 1e-4, {}, "far"),))
+
+
+@pytest.mark.parametrize(
+    ("role", "expected"),
+    [
+        ("conv input", [5, 20, 100, 300, 500, 700, 900]),
+        ("batch norm input", [5, 20, 100, 300, 500, 700, 900]),
+        ("layer norm input", [2, 5, 20, 100, 300, 500, 700, 900]),
+    ],
+)
+def test_a_site_sits_out_every_other_round(role, expected):
+    sites, steps = sites_of(1, role, n=0), []
+    turns.give(sites, sites, measured(1, ("layer0", 1)), EVERY, 1e-9)  # gradients alone
+    for step in range(2, 1000):
+        if sites["layer0#1"]["due"] <= step:
+            sites = after(sites, followed(step, ("layer0", 1)))
+            steps.append(step)
+    assert steps == expected
 
 
 @pytest.mark.parametrize(("noise", "due"), [(1.3e-4, 300), (1.5e-4, 200)])
@@ -163,6 +172,13 @@ def test_those_that_went_along_have_their_next_turn_with_the_others():
     sites["layer0#1"]["due"] = 100
     found = after(sites, followed(100, ("layer0", 1), ("layer1", 1)))
     assert {entry["due"] for entry in found.values()} == {300}
+    convs = sites_of(1, due=200)
+    reading = followed(100, ("layer0", 1))
+    reading = replace(reading, errors=(*reading.errors, ErrorReading((("conv", 1),), 1e-4, {}, "own")))
+    found = after(
+        {"conv#1": convs["layer0#1"], **sites}, replace(reading, sites=(*reading.sites, site_reading(("conv", 1))))
+    )
+    assert found["conv#1"]["due"] == 300
 
 
 def test_a_site_that_adds_more_than_expected_is_not_loosened():

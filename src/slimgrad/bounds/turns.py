@@ -5,11 +5,13 @@
     turns.hurry(sites, keys, step, every)                these are worth a measurement before the next round
 
 Note [When]. Rounds begin at the first steps and then every so often, and a site sits out every other one, unless what
-was followed adds much more than it did. Between rounds the smallest sites are looked at, which costs next to nothing:
-they belong to the last layers, whose errors grow the fastest while a task is learnt (fourfold in 50 steps, the input of
-a classifier). So are queries and keys, which stand behind an exponential: in a GPT what they added grew thirtyfold in
-40 steps, when its attention began to matter. They are large, so what is coded stands in for the originals. Looks come
-four times as often as rounds where there are such, or the network is new, and else twice.
+was followed adds much more than it did. Norms of layers, activations and attention sit out none of the first two: what
+they add grows a hundredfold while a GPT is new, that of batch norms a few times.
+Between rounds the smallest sites are looked at, which costs next to nothing: they belong to the last layers, whose
+errors grow the fastest while a task is learnt (fourfold in 50 steps, the input of a classifier). So are queries and
+keys, which stand behind an exponential: in a GPT what they added grew thirtyfold in 40 steps, when its attention began
+to matter. They are large, so what is coded stands in for the originals. Looks come four times as often as rounds where
+there are such, or the network is new, and else twice.
 
 Note [Together]. Following errors costs another backward pass, however many they are. So all sites have their turn in
 the same step, whoever is due: what several do together is shared out as it was expected of each. Of each, what its code
@@ -23,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from slimgrad.bounds.base import FIRST_STEPS, Reading, Request, Site, State, is_due, site_key, site_of
+from slimgrad.bounds.base import FIRST_STEPS, Reach, Reading, Request, Site, State, is_due, site_key, site_of
 from slimgrad.bounds.rates import EXACT_BITS, FINEST_STEP
 from slimgrad.bounds.sensitivity import Sites, noise_of
 
@@ -32,7 +34,7 @@ LEFT_OUT_BITS = 2.0  # per value, at most: what a code has left out, coded
 LOOKED_AT = 1 / 64  # of all values: the smallest sites, which are looked at between rounds
 PARTS_OF_A_ROUND = 4
 SUDDEN = frozenset({"attention query, key"})  # see Note [When]
-TOLD_APART = "batch norm input"  # see Note [Together]
+STEADY = "batch norm input"  # see both notes
 ABSENT = 5  # steps, up to two more, until a site that did not run in its turn has another
 GROWING = 1.4  # x what was known of all that was followed, after learning: from here on, none sits out a round
 SURPRISE = 1.5  # x what was known of a site: from here on, its bound is not loosened
@@ -45,7 +47,7 @@ def request(step: int, sites: Sites, every: int) -> Request:
     far = [key for key in due if _is_to_follow(sites[key])]
     if far:
         chosen = _within_quota(_together(far[0], coded, sites), sites)
-        looks = [key for key in chosen if sites[key]["role"] != TOLD_APART or not sites[key]["far"]["n"]]
+        looks = [key for key in chosen if sites[key]["role"] != STEADY or not sites[key]["far"]["n"]]
         return Request(travels=_sites(chosen), looks=_sites(key for key in looks if sites[key]["travels"]))
     if due:
         return Request(errors=_sites(_within_quota(due, sites, is_finer=False)))
@@ -79,16 +81,17 @@ def give(sites: Sites, known: Sites, reading: Reading, every: int, trifle: float
     """
     seen = {site_key(one.site) for one in reading.sites}
     measured = {site_key(one.site) for one in reading.sites if one.rms or one.density < 1.0}
-    followed = {site_key(site) for error in reading.errors if error.reach == "far" for site in error.sites}
-    is_growing = _growth(followed & known.keys(), known, sites) > GROWING
+    reaches = {reach: _sites_in(reading, reach) for reach in ("own", "far")}
+    went_along = reaches["own"] | reaches["far"] if reaches["far"] else set()
+    is_growing = _growth(reaches["far"] & known.keys(), known, sites) > GROWING
+    following = _next_round(reading.step, every)
     for key, entry in sites.items():
         if key in measured:
             usual = SURPRISE * noise_of(known[key]) if key in known else math.inf
             is_surprise = noise_of(entry) > max(usual, trifle / entry["seen"] ** 2)
             entry["fresh"] = entry["fresh"] and not is_surprise
-            following = _next_round(reading.step, every)
-            if key in followed or entry["due"] <= reading.step:
-                entry["due"] = following if is_growing else _next_round(following, every)
+            if key in went_along or entry["due"] <= reading.step:
+                entry["due"] = following if is_growing or _is_new(entry) else _next_round(following, every)
             elif is_surprise and entry["travels"]:
                 entry["due"] = min(entry["due"], following)
         elif key not in seen and entry["due"] <= reading.step:
@@ -123,6 +126,15 @@ def _between(every: int) -> int:
 def _next_round(step: int, every: int) -> int:
     """Return the first step of a round to come."""
     return next((first for first in FIRST_STEPS if first > step), (step // every + 1) * every)
+
+
+def _sites_in(reading: Reading, reach: Reach) -> set[str]:
+    return {site_key(site) for error in reading.errors if error.reach == reach for site in error.sites}
+
+
+def _is_new(entry: State) -> bool:
+    """Return whether the site is to have its second turn in the very next round; see Note [When]."""
+    return entry["travels"] and entry["role"] != STEADY and entry["far"]["n"] < 2
 
 
 def _growth(keys: set[str], known: Sites, sites: Sites) -> float:
