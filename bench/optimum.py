@@ -29,8 +29,9 @@ from slimgrad.lab.samples import rms_of_nonzero
 
 RELS = 2.0 ** np.array((-5.0, -3.0, -2.0, -1.0, 0.0))
 FINE = np.linspace(-5.0, 0.0, 81)  # logarithms of the bounds among which is chosen
-AT = 0.5  # the bound at which other codes are tried
+ATS = (0.5, 0.25, 0.125)  # bounds at which other codes are tried
 N_PRICES = 800
+NEAR = 1.3  # x the limits: from where a choice is worth mending
 
 
 class Curves(NamedTuple):
@@ -51,9 +52,21 @@ def coded(recorded: Recorded, rel: float, axis: int | None, centred: bool) -> tu
 def dithered(x: torch.Tensor, rel: float) -> torch.Tensor:
     """Return what a code with subtractive dither would restore; zeros and signs stay exact."""
     step = 2.0 * rel * rms_of_nonzero(x)
-    shift = (torch.rand(x.shape, generator=torch.Generator().manual_seed(0)) - 0.5) * step
-    restored = (torch.floor((x.abs() + shift) / step + 0.5) * step - shift).clamp_min(0.0)
+    restored = (torch.floor((x.abs() + (shift := _shifts(x) * step)) / step + 0.5) * step - shift).clamp_min(0.0)
     return torch.where(x == 0, 0.0, x.sign() * restored)
+
+
+def dithered_channels(x: torch.Tensor, rel: float) -> torch.Tensor:
+    """Return the same of a norm's input, whose steps are each channel's own and whose signs nobody needs."""
+    dims = [dim for dim in range(x.dim()) if dim != 1]
+    deviation, mean = torch.std_mean(x, dims, keepdim=True)
+    step = 2.0 * rel * deviation
+    shift = _shifts(x) * step
+    return torch.where(step > 0, torch.round((x - mean + shift) / step) * step - shift + mean, x)
+
+
+def _shifts(x: torch.Tensor) -> torch.Tensor:
+    return torch.rand(x.shape, generator=torch.Generator().manual_seed(0)) - 0.5
 
 
 def curves(step: Step, recorded: Recorded, energies: dict[str, float]) -> Curves:
@@ -77,13 +90,23 @@ def _between(values: np.ndarray) -> np.ndarray:
 def best(nbytes: np.ndarray, noises: np.ndarray, limits: np.ndarray) -> float:
     """Return the fewest bytes for which noises (limits x tensors x bounds) stay within limits."""
     rows, prices, fewest = np.arange(len(nbytes)), np.full(len(limits), 1e-3 * nbytes.max()), math.inf
+    shares = noises / limits[:, None, None]
     for number in range(N_PRICES):
         chosen = np.argmin(nbytes + np.tensordot(prices / limits, noises, 1), axis=1)
-        loads = noises[:, rows, chosen].sum(axis=1) / limits
-        if loads.max() <= 1.02:
+        loads = shares[:, rows, chosen].sum(axis=1)
+        if loads.max() <= NEAR:
+            chosen = within(chosen, shares)
             fewest = min(fewest, float(nbytes[rows, chosen].sum()))
         prices = np.maximum(1e-9, prices * np.clip(loads, 0.1, 10.0) ** (0.5 / (1 + number / 50)))
     return fewest
+
+
+def within(chosen: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Return the choice with finer bounds where a limit is exceeded: of whoever adds the most, one after the other."""
+    chosen, rows = chosen.copy(), np.arange(len(chosen))
+    while (loads := (own := shares[:, rows, chosen]).sum(axis=1)).max() > 1.0:
+        chosen[np.argmax(np.where(chosen > 0, own[np.argmax(loads)], -1.0))] -= 1
+    return chosen
 
 
 def allocations(table: list[Curves], counted: np.ndarray) -> list[dict[str, Any]]:
@@ -103,22 +126,36 @@ def allocations(table: list[Curves], counted: np.ndarray) -> list[dict[str, Any]
     return rows
 
 
-def other_codes(step: Step) -> dict[str, float]:
-    """Return medians over convolution inputs, at one bound, of noise and bytes / those of one step per tensor."""
+def other_codes(step: Step, at: float) -> dict[str, dict[str, float]]:
+    """Return noise and bytes at one bound / those of the code that is used: of steps per channel, and of dither."""
     found: dict[str, list[float]] = {"channels: noise": [], "channels: bytes": [], "dither: noise": []}
+    found["dither of norms: noise"] = []
     for recorded in step.tensors:
-        if recorded.word == "conv":
-            size, restored = coded(recorded, AT, None, False)
-            channel_size, by_channel = coded(recorded, AT, 1, False)
-            noise, channel_noise, dither_noise = (
-                replay(step, {recorded.site: tensor}).noise
-                for tensor in (restored, by_channel, dithered(recorded.tensor, AT))
-            )
-            found["channels: noise"].append(channel_noise / noise)
-            found["channels: bytes"].append(channel_size / size)
-            found["dither: noise"].append(dither_noise / noise)
-    medians = {name: float(np.median(values)) for name, values in found.items()}
-    return {**medians, "dither: noise, first five": float(np.median(found["dither: noise"][:5]))}
+        if recorded.word not in ("conv", "norm"):
+            continue
+        is_norm = recorded.word == "norm"
+        size, restored = coded(recorded, at, 1 if is_norm else None, is_norm)
+        noise = replay(step, {recorded.site: restored}).noise
+        if is_norm:
+            dither = dithered_channels(recorded.tensor, at)
+            found["dither of norms: noise"].append(replay(step, {recorded.site: dither}).noise / noise)
+            continue
+        channel_size, by_channel = coded(recorded, at, 1, False)
+        channel_noise, dither_noise = (
+            replay(step, {recorded.site: tensor}).noise for tensor in (by_channel, dithered(recorded.tensor, at))
+        )
+        found["channels: noise"].append(channel_noise / noise)
+        found["channels: bytes"].append(channel_size / size)
+        found["dither: noise"].append(dither_noise / noise)
+    return {name: _spread(values) for name, values in found.items()}
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    quarter, median, three_quarters = (float(q) for q in np.quantile(values, (0.25, 0.5, 0.75)))
+    return {
+        "median": median, "quarter": quarter, "three quarters": three_quarters,
+        "smallest": min(values), "median of the first five": float(np.median(values[:5])),
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -132,8 +169,11 @@ def main() -> None:
     step = setup.recorded()
     energies = step.layers
     counted = np.array(list(energies.values())) > NEGLIGIBLE * step.energy
-    found = {"other codes": other_codes(step)}
-    print(found["other codes"], flush=True)
+    found = {"other codes": {f"{at:g}": other_codes(step, at) for at in ATS}}
+    for at, name, spread in (
+        (at, name, spread) for at, one in found["other codes"].items() for name, spread in one.items()
+    ):
+        print(f"rel {at}, {name}:", ", ".join(f"{word} {value:.2f}" for word, value in spread.items()), flush=True)
     rows = allocations([curves(step, recorded, energies) for recorded in step.tensors], counted)
     print("\n".join(str(row) for row in rows))
     if options.json:
