@@ -64,12 +64,15 @@ def test_what_is_found_beside_what_was_expected_moves_calibration_and_layers():
     assert state["calibration"] == START_RATIO  # the old one is left as it was
 
 
-def test_what_is_always_off_by_the_same_factor_is_corrected_by_it():
-    state = foresight.start()
+def test_what_is_always_off_by_the_same_factor_is_corrected_by_its_root_and_what_audits_find_in_full():
+    found, audited = foresight.start(), foresight.start()
     for _ in range(40):
-        state = foresight.put_to_test(foresight.put_to_test(state, "norm", 2.0), WHOLE, 2.0)
-    assert state["calibration"] == pytest.approx(2.0)
-    assert foresight.corrections(state, ["norm"])["norm"] == pytest.approx(2.0, rel=0.01)
+        for layer in ("norm", WHOLE):
+            found = foresight.put_to_test(found, layer, 2.25)
+            audited = foresight.put_to_test(audited, layer, 1.5, is_halfway=True)
+    for state in (found, audited):
+        assert foresight.correction(state) == pytest.approx(1.5)
+        assert foresight.corrections(state, ["norm"])["norm"] == pytest.approx(1.5, rel=0.01)
 
 
 def test_scatter_corrects_as_the_mean_of_what_scatters():
@@ -77,7 +80,7 @@ def test_scatter_corrects_as_the_mean_of_what_scatters():
     for _ in range(60):
         for ratio in (0.5, 2.0):
             state = foresight.put_to_test(state, "norm", ratio)
-    assert foresight.corrections(state, ["norm"])["norm"] == pytest.approx(1.25, rel=0.2)
+    assert foresight.corrections(state, ["norm"])["norm"] ** 2 == pytest.approx(1.25, rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -129,5 +132,6 @@ def test_what_is_near_counts_for_its_layer_and_once_for_the_whole():
 def test_the_correction_of_a_layer_leans_on_that_of_all():
     state = {**foresight.start(), "ratios": {"calm": 1.0, "wild": 3.0}}
     expected = {"calm": 1.0 + POOLED, "wild": 3.0 - POOLED, "new": START_RATIO + POOLED * (2.0 - START_RATIO)}
-    assert foresight.corrections(state, ["calm", "wild", "new"]) == pytest.approx(expected)
-    assert foresight.corrections(foresight.start(), ["new"]) == {"new": START_RATIO}
+    found = foresight.corrections(state, ["calm", "wild", "new"])
+    assert {layer: correction**2 for layer, correction in found.items()} == pytest.approx(expected)
+    assert foresight.corrections(foresight.start(), ["new"]) == {"new": START_RATIO**0.5}

@@ -10,7 +10,7 @@ import pytest
 from slimgrad import Exact, Relative
 from slimgrad.bounds import foresight, turns
 from slimgrad.bounds.base import ErrorReading, Reading, Request, SiteReading, site_key
-from slimgrad.bounds.foresight import START_RATIO
+from slimgrad.bounds.foresight import MOST_OF_ALL, START_RATIO
 from slimgrad.bounds.noise import AIM, LAYER_AIM, LOOSEN, LOOSEN_TRIFLE, Noise
 from slimgrad.bounds.rates import FINEST_STEP
 from slimgrad.bounds.sensitivity import START, loads
@@ -110,7 +110,7 @@ def test_what_is_expected_is_the_share_of_energy_also_where_layers_weigh_otherwi
     alike = {"layers": {"conv1": 0.9, "conv2": 0.1}, "weights": {"conv1": 0.5, "conv2": 0.5}}
     state = bound.update(bound.start(), replace(reading(1, 0.01), **alike))
     rel2 = sum((rel_of(bound, site, state) / START) ** 2 for site in (FIRST, SECOND))
-    assert bound.noise(state) == pytest.approx(START_RATIO * 0.01 * rel2)
+    assert bound.noise(state) == pytest.approx(START_RATIO**0.5 * 0.01 * rel2)
     assert 0.0 < rel2 < 2.0
 
 
@@ -151,10 +151,10 @@ def test_audits_calibrate_slowly_and_within_limits():
     state = bound.update(bound.start(), reading(1, 0.2))
     expected = bound.noise(state)
     once = bound.audited(state, 2 * expected, {}, 1)
-    assert 1.0 < once["calibration"] < 2.0
+    assert foresight.correction(state) < foresight.correction(once) < 2.0
     for _ in range(100):
         once = bound.audited(once, 1000.0, {}, 1)
-    assert once["calibration"] <= 4.0
+    assert foresight.correction(once) <= MOST_OF_ALL
     assert bound.audited(state, math.nan, {}, 1) == state
 
 

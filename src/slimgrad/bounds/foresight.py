@@ -3,6 +3,7 @@
     foresight.parts(state["parts"], reading)                    what each layer's part of the gradient usually is
     state = foresight.learn(state, sites, reading, recent)      before sensitivity.measure learns from the reading
     foresight.corrections(state, layers)                        by what to multiply what is expected of each layer
+    foresight.correction(state)                                 and of the whole
 
 Of the state of Noise these parts are kept here:
 
@@ -13,8 +14,10 @@ Of the state of Noise these parts are kept here:
 Note [Foresight]. A site is measured again when its figures are already in use, so each measurement is a test of them
 that they have not seen. On average it finds more than was expected, for two reasons: errors grow against gradients
 while a task is learnt, and a budget that is spent where noise seems cheap is spent where it was underestimated. Both go
-on, so the mean of what was found beside what was expected corrects what is expected next. What a young network did
-says nothing of it: a GPT's errors grow a hundredfold between steps 5 and 25.
+on, so the mean of what was found beside what was expected corrects what is expected next. Right after a measurement
+figures are right, and they are off by that much only when the next one comes: in between by its root, and so far
+everything is corrected, since what is promised is promised of means over many steps. What a young network did says
+nothing of it later: a GPT's errors grow a hundredfold between steps 5 and 25.
 
 Note [Parts]. An error is compared with what a layer's gradient usually is, its part of the whole gradient of this
 batch, and not with what it happens to be. The gradient of a layer with few parameters cancels out in some batches and
@@ -68,12 +71,14 @@ def learn(state: State, sites: Sites, reading: Reading, recent: float) -> State:
     return state
 
 
-def put_to_test(state: State, layer: str, ratio: float, weight: float = 1.0) -> State:
+def put_to_test(state: State, layer: str, ratio: float, weight: float = 1.0, is_halfway: bool = False) -> State:
     """Return the state after so many times what was expected was found in a layer, or in the whole.
 
-    `weight` is the share that was measured: what is found in little of what a layer gets says little.
+    `weight` is the share that was measured: what is found in little of what a layer gets says little. What audits find,
+    between two measurements, they find about halfway.
     """
     ratio = min(MOST_OF_ALL if layer == WHOLE else MOST_RATIO, max(LEAST_RATIO, ratio))
+    ratio = ratio**2 if is_halfway else ratio
     if layer == WHOLE:
         known = state["calibration"]
         return {**state, "calibration": known + LEARN_CALIBRATION * weight * (ratio - known)}
@@ -81,11 +86,16 @@ def put_to_test(state: State, layer: str, ratio: float, weight: float = 1.0) -> 
     return {**state, "ratios": {**state["ratios"], layer: known + LEARN_RATIO * weight * (ratio - known)}}
 
 
+def correction(state: State) -> float:
+    """Return measured / expected to reckon with in the whole, until the next measurement; see Note [Foresight]."""
+    return math.sqrt(state["calibration"])
+
+
 def corrections(state: State, layers: Iterable[str]) -> dict[str, float]:
-    """Return measured / expected to reckon with in each layer; see Note [Foresight]."""
+    """Return the same for each layer."""
     known = state["ratios"]
     mean = sum(known.values()) / len(known) if known else START_RATIO
-    return {layer: (1.0 - POOLED) * known.get(layer, START_RATIO) + POOLED * mean for layer in layers}
+    return {layer: math.sqrt((1.0 - POOLED) * known.get(layer, START_RATIO) + POOLED * mean) for layer in layers}
 
 
 def _compared(

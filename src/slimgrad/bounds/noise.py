@@ -46,8 +46,8 @@ from slimgrad.bounds.sensitivity import (
 from slimgrad.errors import ConfigError
 
 START_MEANT_FOR = 0.05  # e2: what Relative(START) for all costs narrow networks, 0.045 to 0.053 (docs/bounds.md)
-AIM = 0.7  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
-LAYER_AIM = 0.35  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
+AIM = 0.66  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
+LAYER_AIM = 0.3  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
 LOOSEN, LOOSEN_TRIFLE = 2.0, 4.0  # at most, from one measurement to the next; where a site adds no more than ...
 TRIFLE = 1 / 300  # ... of what is aimed at, in all and in every layer
 SET_EVERY = 5  # steps, while some sites wait for their turn
@@ -131,7 +131,7 @@ class Noise:
         return state
 
     def noise(self, state: State) -> float | None:
-        return state["calibration"] * state["loads"][ALL] if state["sites"] else None
+        return foresight.correction(state) * state["loads"][ALL] if state["sites"] else None
 
     def audited(self, state: State, measured: float, layers: Mapping[str, float], step: int) -> State:
         """Learn from an audit how far expectation and truth are apart, in all and in each layer.
@@ -145,11 +145,11 @@ class Noise:
         limit, loads = self.cap * self.e2, state["loads"]
         broken = {layer: [step, share] for layer, share in shares.items() if share > limit}
         state = {**state, "broken": {**state["broken"], **broken}}
-        state = foresight.put_to_test(state, foresight.WHOLE, measured / loads[ALL], ONE_BATCH)
+        state = foresight.put_to_test(state, foresight.WHOLE, measured / loads[ALL], ONE_BATCH, is_halfway=True)
         if limit < math.inf and sensitivity.is_complete(state["sites"]):
             for layer in filter(loads.__contains__, shares):  # in their order: sums over layers are to be reproducible
                 ratio = (shares[layer] + LITTLE * limit) / (loads[layer] + LITTLE * limit)
-                state = foresight.put_to_test(state, layer, ratio, ONE_BATCH)
+                state = foresight.put_to_test(state, layer, ratio, ONE_BATCH, is_halfway=True)
         sites = {key: dict(entry) for key, entry in state["sites"].items()}
         return {**state, "loads": self._spend(sites, state, step), "sites": sites}
 
@@ -197,13 +197,13 @@ class Noise:
         loads = state["loads"]
         spent = sum(noise_of(entry) * entry["rel"] ** 2 for entry in state["sites"].values())
         aims = self._aims(loads, state)
-        return state["calibration"] * spent > ALARM * AIM * self.e2 or any(
+        return foresight.correction(state) * spent > ALARM * AIM * self.e2 or any(
             load > ALARM * aim for load, aim in zip(loads.values(), aims, strict=True)
         )
 
     def _aims(self, layers: Iterable[str], state: State) -> np.ndarray:
         """Return what is aimed at in each layer, before correction: a share of its gradient."""
-        corrections = {**foresight.corrections(state, layers), ALL: state["calibration"]}
+        corrections = {**foresight.corrections(state, layers), ALL: foresight.correction(state)}
         aims = [(AIM if layer == ALL else LAYER_AIM * self.cap) / corrections[layer] for layer in layers]
         return self.e2 * np.array(aims)
 
@@ -212,7 +212,7 @@ class Noise:
         small = turns.smallest(sites, SMALL)
         keys = list(sites)
         unknown = {role: unknown_share(sites, role) for role in {entry["role"] for entry in sites.values()}}
-        limits, budget = self._limits(sites, state), AIM * self.e2 / state["calibration"]
+        limits, budget = self._limits(sites, state), AIM * self.e2 / foresight.correction(state)
         trifles = _trifles(sites, limits, budget)
         items = [self._item(sites[key], key in small, key in trifles, unknown[sites[key]["role"]]) for key in keys]
         steps = cheapest(items, budget, limits)

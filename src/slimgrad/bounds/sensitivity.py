@@ -68,15 +68,21 @@ def measure(sites: Sites, error: ErrorReading, reading: Reading, expected: Mappi
     """
     keys = [key for key in map(site_key, error.sites) if key in sites and sites[key]["seen"]]
     before = sum(sites[key][error.reach]["noise"] * sites[key]["seen"] ** 2 for key in keys)
-    for key, own in zip(keys, _shared_out(error, [sites[key] for key in keys]), strict=True):
+    nears = _nears(reading) if error.reach == "far" else {}
+    split = _shared_out(error, [sites[key] for key in keys], [nears.get(key, {}) for key in keys])
+    for key, own in zip(keys, split, strict=True):
         _measure_one(sites[key], own, reading, expected)
     if error.reach == "far":
-        looked_at = {site_key(site) for other in reading.errors if other.reach == "near" for site in other.sites}
         for key in keys:
-            if key not in looked_at:  # what is far contains what is near
+            if key not in nears:  # what is far contains what is near
                 sites[key]["near"] = UNKNOWN
         if before > 0:
             _drift(sites, keys, error.noise2 / reading.energy / before)
+
+
+def _nears(reading: Reading) -> dict[str, Mapping[str, float]]:
+    """Return the errors of layers that sites were found to add near by, each alone."""
+    return {site_key(site): error.layers for error in reading.errors if error.reach == "near" for site in error.sites}
 
 
 def _measure_one(entry: State, error: ErrorReading, reading: Reading, expected: Mapping[str, float]) -> None:
@@ -91,11 +97,11 @@ def _measure_one(entry: State, error: ErrorReading, reading: Reading, expected: 
         entry |= {"fresh": True, "tried": entry["seen"]}
 
 
-def _shared_out(error: ErrorReading, entries: list[State]) -> list[ErrorReading]:
-    """Return one reading per site of what several do together: of every layer's error, what was expected of each.
+def _shared_out(error: ErrorReading, entries: list[State], nears: list[Mapping[str, float]]) -> list[ErrorReading]:
+    """Return one reading per site of what several do together: of every layer's error what each did near by, ...
 
-    A little goes by noise alone: a site that was not seen to reach a layer may do so now. The first time it all goes
-    by what each does near by.
+    ... where that was told apart, and of the rest what was expected of each. A little goes by noise alone: a site that
+    was not seen to reach a layer may do so now. The first time it all goes by what each does near by.
     """
     if len(entries) <= 1:
         return [error] * len(entries)
@@ -106,9 +112,12 @@ def _shared_out(error: ErrorReading, entries: list[State]) -> list[ErrorReading]
     noise = noise / noise.sum() if noise.sum() > 0 else np.full(len(entries), 1.0 / len(entries))
     split: list[dict[str, float]] = [{} for _ in entries]
     for layer, value in error.layers.items():
+        near = np.array([found.get(layer, 0.0) for found in nears])
+        near *= min(1.0, value / near.sum()) if near.sum() > 0 else 0.0
         known = np.array([part["shares"].get(layer, 0.0) for part in parts]) * rel2
+        known = np.where(near > 0, 0.0, known)
         known = known / known.sum() if known.sum() > 0 else noise
-        of_each = value * ((1.0 - ASTRAY) * known + ASTRAY * noise)
+        of_each = near + (value - near.sum()) * ((1.0 - ASTRAY) * known + ASTRAY * noise)
         for own, share in zip(split, of_each.tolist(), strict=True):
             own[layer] = share
     return [replace(error, noise2=sum(own.values()), layers=own) for own in split]
