@@ -19,9 +19,10 @@ import json
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 import slimgrad
@@ -68,32 +69,58 @@ def batches(model: str, batch: int, steps: int, seed: int = 0) -> tuple[Batches,
     return images("train", batch, steps, 1, side), images("test", batch, N_HELD_OUT, 7, side)
 
 
+class Setup(NamedTuple):
+    """A network of this bench with all that its training needs."""
+
+    model: nn.Module
+    criterion: nn.Module
+    optimizer: torch.optim.Optimizer
+    training: Batches
+    held: list[tuple[torch.Tensor, torch.Tensor]]
+
+    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.criterion(self.model(x), y)
+
+    def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        self.optimizer.zero_grad()
+        self.loss(x, y).backward()
+        self.optimizer.step()
+
+    @property
+    def numels(self) -> dict[str, int]:
+        """How many parameters each layer has."""
+        numels: dict[str, int] = {}
+        for path, parameter in self.model.named_parameters():
+            numels[layer_of(path)] = numels.get(layer_of(path), 0) + parameter.numel()
+        return numels
+
+
+def setup(name: str, batch: int, steps: int, seed: int) -> Setup:
+    torch.manual_seed(seed)
+    kind = name.removesuffix(CIFAR)
+    model, criterion = models.build(kind, **OPTIONS[name]), models.criterion(kind)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=name.endswith(CIFAR))
+    if name == "gpt":
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    training, auditing = batches(name, batch, steps, seed)
+    return Setup(model, criterion, optimizer, training, list(auditing))
+
+
 def train(arguments: argparse.Namespace) -> tuple[list[Audit], dict[str, int]]:
     """Return the audits of one training, and the number of parameters of each layer."""
-    torch.manual_seed(arguments.seed)
-    name = arguments.model.removesuffix(CIFAR)
-    model, criterion = models.build(name, **OPTIONS[arguments.model]), models.criterion(name)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=arguments.model.endswith(CIFAR))
-    if arguments.model == "gpt":
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    training, auditing = batches(arguments.model, arguments.batch, arguments.steps, arguments.seed)
-    held, audits = list(auditing), []
+    run = setup(arguments.model, arguments.batch, arguments.steps, arguments.seed)
+    audits: list[Audit] = []
     bound = slimgrad.Relative(arguments.relative) if arguments.relative else slimgrad.Noise(arguments.e2)
-    with slimgrad.attach(model, criterion, bound=bound, optimizer=optimizer, min_bytes=1024) as session:
+    with slimgrad.attach(run.model, run.criterion, bound=bound, optimizer=run.optimizer, min_bytes=1024) as session:
         if arguments.blind:
             session.tuning.audited = lambda noise, layers, step: None  # pyright: ignore[reportAttributeAccessIssue]
-        for step, (x, y) in enumerate(training, start=1):
-            optimizer.zero_grad()
-            criterion(model(x), y).backward()
-            optimizer.step()
+        for step, (x, y) in enumerate(run.training, start=1):
+            run.step(x, y)
             if step in EARLY or step % EVERY == 0:
-                at, target = held[len(audits) % len(held)]
-                audits.append(session.audit(lambda at=at, target=target: criterion(model(at), target)))
+                batch = run.held[len(audits) % len(run.held)]
+                audits.append(session.audit(lambda batch=batch: run.loss(*batch)))
                 print(audits[-1].summary(), flush=True)
-    numels: dict[str, int] = {}
-    for path, parameter in model.named_parameters():
-        numels[layer_of(path)] = numels.get(layer_of(path), 0) + parameter.numel()
-    return audits, numels
+    return audits, run.numels
 
 
 def by_parameters(audit: Audit, numels: Mapping[str, int]) -> float:

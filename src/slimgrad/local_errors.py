@@ -46,15 +46,14 @@ def minus(after: torch.Tensor, before: torch.Tensor, others: Grads) -> torch.Ten
 
 
 def difference(node: Any, slot: str, stored: Stored, saved: Saved) -> torch.Tensor:
+    """Return what the node reads less what it would have read, in memory of its own."""
     hold_for_more(node)
     restored = getattr(node, f"_saved_{slot}").detach()
     with exactly(stored, [saved]):
         exact = getattr(node, f"_saved_{slot}").detach()
         original = stored.probe.original
-        is_ours = (
-            isinstance(original, Finer) and not original.is_held and 0 not in exact.stride()
-        )  # decoded for us alone
-        return torch.sub(restored, exact, out=exact) if is_ours else restored - exact
+        is_shared = not isinstance(original, Finer) or original.is_held or 0 in exact.stride()
+        return restored - exact if is_shared else torch.sub(restored, exact, out=exact)
 
 
 @contextlib.contextmanager
