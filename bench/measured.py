@@ -53,8 +53,8 @@ def layers_of(reading: Reading, reach: Reach) -> dict[str, float]:
 
 def by_what_is_left_out(session: Session, run: noise.Setup, sites: frozenset[Site]) -> dict[str, Any]:
     """Return energies found from what codes left out / those found from the originals."""
-    wholes: dict[str, list[float]] = {"own": [], "far": []}
-    layers: dict[str, list[float]] = {"own": [], "far": []}
+    wholes: dict[Reach, list[float]] = {"own": [], "far": []}
+    layers: dict[Reach, list[float]] = {"own": [], "far": []}
     for batch in run.held[:N_BATCHES]:
         exact = reading_of(session, run, batch, Request(errors=sites, travels=sites))
         found = reading_of(session, run, batch, Request(travels=sites))
