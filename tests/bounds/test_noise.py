@@ -10,7 +10,7 @@ import pytest
 from slimgrad import Exact, Relative
 from slimgrad.bounds import foresight, turns
 from slimgrad.bounds.base import ErrorReading, Reading, Request, SiteReading, site_key
-from slimgrad.bounds.foresight import MOST_OF_ALL, START_RATIO
+from slimgrad.bounds.foresight import MOST_OF_ALL, START_RATIO, YOUNG
 from slimgrad.bounds.noise import AIM, LAYER_AIM, LOOSEN, LOOSEN_TRIFLE, Noise
 from slimgrad.bounds.rates import FINEST_STEP
 from slimgrad.bounds.sensitivity import START, loads
@@ -87,11 +87,12 @@ def test_too_much_noise_tightens_at_once_and_meets_the_aim():
 
 
 @pytest.mark.parametrize(("noise", "most"), [(1e-3, LOOSEN), (1e-6, LOOSEN_TRIFLE)])
-def test_little_noise_loosens_slowly_and_only_after_a_second_measurement(noise, most):
+def test_little_noise_loosens_slowly_and_only_after_a_second_measurement_and_in_no_new_network(noise, most):
     bound = Noise(0.05)
     once = bound.update(bound.start(), reading(1, noise))
     assert rel_of(bound, FIRST, once) <= START
-    twice = bound.update(once, reading(2, noise))
+    assert rel_of(bound, FIRST, bound.update(once, reading(YOUNG - 1, noise))) <= START
+    twice = bound.update(once, reading(YOUNG, noise))
     assert rel_of(bound, FIRST, twice) == pytest.approx(START * most)
 
 
@@ -225,7 +226,7 @@ def test_a_site_that_runs_no_more_leaves_its_share_to_the_others():
             state = bound.update(state, reading(step, 0.02 * (rel / START) ** 2, rel, (FIRST,)))
     assert list(state["sites"]) == [site_key(FIRST)]
     assert rel_of(bound, FIRST, state) > 1.2 * before
-    assert asked < 60  # and nobody waits for it
+    assert asked < 100  # and nobody waits for it
 
 
 def test_small_tensors_are_coded_finely():
@@ -257,12 +258,12 @@ def test_bounds_are_set_when_all_had_their_turn_and_at_once_when_a_layer_gets_to
     bound = Noise(0.05)
     state = bound.update(bound.start(), reading(1, 1e-4))
     before = [rel_of(bound, site, state) for site in (FIRST, SECOND)]
-    calm = bound.update(state, errors_of(6, 1e-4, FIRST))
+    calm = bound.update(state, errors_of(26, 1e-4, FIRST))
     assert [rel_of(bound, site, calm) for site in (FIRST, SECOND)] == before
-    alarmed = bound.update(state, errors_of(6, 0.3, FIRST))
+    alarmed = bound.update(state, errors_of(26, 0.3, FIRST))
     assert rel_of(bound, FIRST, alarmed) < before[0]
     assert alarmed["loads"]["conv1"] < bound.cap * 0.05
-    over = bound.update(calm, errors_of(7, 1e-4, SECOND))
+    over = bound.update(calm, errors_of(27, 1e-4, SECOND))
     assert rel_of(bound, FIRST, over) > before[0]
 
 

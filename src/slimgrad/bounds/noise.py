@@ -13,11 +13,11 @@ where it buys the most bytes, with a limit per layer (rates.py). The state, besi
     broken        by layer, whose limit a measurement or an audit found exceeded: the step, and the share of the last
 
 Bounds are set anew when all sites that were due have had their turn, every few steps until then, and at once when a
-measurement, or a look between rounds, says that a layer or the whole gets more than its share. A bound becomes looser
-by at most LOOSEN and only after a new measurement, the second at least, and not one that found much more than expected;
-errors that travel must have been followed once. While that alone keeps many bytes, measurements come sooner. What no
-step keeps within the limits is kept exactly, and tried again later: what is exact is not measured, so what was known of
-it is slowly forgotten.
+measurement, or a look between rounds, says that a layer or the whole gets more than its share. From step YOUNG on a
+bound becomes looser, by at most LOOSEN and only after a new measurement, the second at least, and not one that found
+much more than expected; errors that travel must have been followed once. While that alone keeps many bytes,
+measurements come sooner. What no step keeps within the limits is kept exactly, and tried again later: what is exact is
+not measured, so what was known of it is slowly forgotten.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from slimgrad.bounds.sensitivity import (
 from slimgrad.errors import ConfigError
 
 START_MEANT_FOR = 0.05  # e2: what Relative(START) for all costs narrow networks, 0.045 to 0.053 (docs/bounds.md)
-AIM = 0.66  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
+AIM = 0.7  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
 LAYER_AIM = 0.3  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
 LOOSEN, LOOSEN_TRIFLE = 2.0, 4.0  # at most, from one measurement to the next; where a site adds no more than ...
 TRIFLE = 1 / 300  # ... of what is aimed at, in all and in every layer
@@ -214,7 +214,10 @@ class Noise:
         unknown = {role: unknown_share(sites, role) for role in {entry["role"] for entry in sites.values()}}
         limits, budget = self._limits(sites, state), AIM * self.e2 / foresight.correction(state)
         trifles = _trifles(sites, limits, budget)
-        items = [self._item(sites[key], key in small, key in trifles, unknown[sites[key]["role"]]) for key in keys]
+        most = self._first() if step < foresight.YOUNG else math.inf
+        items = [
+            self._item(sites[key], key in small, key in trifles, unknown[sites[key]["role"]], most) for key in keys
+        ]
         steps = cheapest(items, budget, limits)
         soon = _held_back(sites, small, items, steps, budget, limits)
         for key, chosen in zip(keys, steps, strict=True):
@@ -228,11 +231,11 @@ class Noise:
         turns.hurry(sites, soon, step, self.every)
         return loads(sites)
 
-    def _item(self, entry: State, is_small: bool, is_trifle: bool, unknown: float) -> Item:
+    def _item(self, entry: State, is_small: bool, is_trifle: bool, unknown: float, most: float) -> Item:
         unit, rel, finest = entry["unit"], entry["rel"], FINEST_STEP / 2.0 / entry["unit"]
         is_known = entry["own"]["n"] >= 2 if not entry["travels"] else _is_followed(entry)
         loosen = LOOSEN_TRIFLE if is_trifle else LOOSEN
-        limit = max(rel * loosen if entry["fresh"] and is_known else rel, entry["tried"], finest)
+        limit = min(most, max(rel * loosen if entry["fresh"] and is_known else rel, entry["tried"], finest))
         if not entry["own"]["n"] and unknown > 0:
             limit = min(limit, math.sqrt(self._aims([""], self.start())[0] / unknown))
         coarsest = FINEST_STEP if is_small else min(COARSEST_STEP, 2.0 * limit * unit)

@@ -4,14 +4,13 @@
     turns.give(sites, known, reading, every, trifle)     after a reading: the next turn of each, in place
     turns.hurry(sites, keys, step, every)                these are worth a measurement before the next round
 
-Note [When]. Rounds begin at the first steps and then every so often, and a site sits out every other one, unless what
-was followed adds much more than it did. Norms of layers, activations and attention sit out none of the first two: what
-they add grows a hundredfold while a GPT is new, that of batch norms a few times.
-Between rounds the smallest sites are looked at, which costs next to nothing: they belong to the last layers, whose
-errors grow the fastest while a task is learnt (fourfold in 50 steps, the input of a classifier). So are queries and
-keys, which stand behind an exponential: in a GPT what they added grew thirtyfold in 40 steps, when its attention began
-to matter. They are large, so what is coded stands in for the originals. Looks come four times as often as rounds where
-there are such, or the network is new, and else twice.
+Note [When]. Rounds begin at the first steps and then every so often. A site sits out every other one, unless what was
+followed adds much more than it did, or the network would be more than four times as old by then. Between rounds some
+sites are looked at, which costs little. The smallest: they belong to the last layers, whose errors grow the fastest
+while a task is learnt (fourfold in 50 steps, the input of a classifier). The two that take the most of what some layer
+may suffer. And queries and keys, which stand behind an exponential: in a GPT what they added grew thirtyfold in 40
+steps, when its attention began to matter. All but the smallest are large, so what is coded stands in for the originals.
+Looks come four times as often as rounds where there are queries and keys, or the network is new, and else twice.
 
 Note [Together]. Following errors costs another backward pass, however many they are. So all sites have their turn in
 the same step, whoever is due: what several do together is shared out as it was expected of each. Of each, what its code
@@ -27,14 +26,16 @@ from collections.abc import Iterable
 
 from slimgrad.bounds.base import FIRST_STEPS, Reach, Reading, Request, Site, State, is_due, site_key, site_of
 from slimgrad.bounds.rates import EXACT_BITS, FINEST_STEP
-from slimgrad.bounds.sensitivity import Sites, noise_of
+from slimgrad.bounds.sensitivity import ALL, Sites, noise_of
 
 QUOTA = 1 / 16  # of all values' bytes: what is kept beside codes in a step
 LEFT_OUT_BITS = 2.0  # per value, at most: what a code has left out, coded
 LOOKED_AT = 1 / 64  # of all values: the smallest sites, which are looked at between rounds
 PARTS_OF_A_ROUND = 4
 SUDDEN = frozenset({"attention query, key"})  # see Note [When]
-STEADY = "batch norm input"  # see both notes
+TOLD_APART_ONCE = "batch norm input"  # see Note [Together]
+N_EXPOSED = 2  # sites that take the most of what some layer may suffer
+MOST_AGING, AT_FIRST = 4, 2  # x its age: the oldest that a network may be at the next round; and its age at first
 ABSENT = 5  # steps, up to two more, until a site that did not run in its turn has another
 GROWING = 1.4  # x what was known of all that was followed, after learning: from here on, none sits out a round
 SURPRISE = 1.5  # x what was known of a site: from here on, its bound is not loosened
@@ -47,7 +48,7 @@ def request(step: int, sites: Sites, every: int) -> Request:
     far = [key for key in due if _is_to_follow(sites[key])]
     if far:
         chosen = _within_quota(_together(far[0], coded, sites), sites)
-        looks = [key for key in chosen if sites[key]["role"] != STEADY or not sites[key]["far"]["n"]]
+        looks = [key for key in chosen if sites[key]["role"] != TOLD_APART_ONCE or not sites[key]["far"]["n"]]
         return Request(travels=_sites(chosen), looks=_sites(key for key in looks if sites[key]["travels"]))
     if due:
         return Request(errors=_sites(_within_quota(due, sites, is_finer=False)))
@@ -56,8 +57,11 @@ def request(step: int, sites: Sites, every: int) -> Request:
     if not is_look(step, sites, every):
         return Request()
     small = smallest(sites, LOOKED_AT)
-    sudden = [key for key, entry in sites.items() if entry["role"] in SUDDEN and key not in small and entry["rel"]]
-    looks = _within_quota(_most_noise_first(sudden, sites), sites)
+    large = [key for key in coded if key not in small]
+    sudden = [key for key in large if sites[key]["role"] in SUDDEN]
+    exposures = {key: exposure for key in large if (exposure := _exposure(sites[key]))}
+    exposed = sorted(exposures, key=lambda key: -exposures[key])[:N_EXPOSED]
+    looks = _within_quota(list(dict.fromkeys([*exposed, *_most_noise_first(sudden, sites)])), sites)
     return Request(errors=_sites(key for key in small if sites[key]["rel"]), looks=_sites(looks), is_look=True)
 
 
@@ -85,13 +89,15 @@ def give(sites: Sites, known: Sites, reading: Reading, every: int, trifle: float
     went_along = reaches["own"] | reaches["far"] if reaches["far"] else set()
     is_growing = _growth(reaches["far"] & known.keys(), known, sites) > GROWING
     following = _next_round(reading.step, every)
+    next_but_one = _next_round(following, every)
+    sits_out_none = is_growing or next_but_one > MOST_AGING * max(reading.step, AT_FIRST)
     for key, entry in sites.items():
         if key in measured:
             usual = SURPRISE * noise_of(known[key]) if key in known else math.inf
             is_surprise = noise_of(entry) > max(usual, trifle / entry["seen"] ** 2)
             entry["fresh"] = entry["fresh"] and not is_surprise
             if key in went_along or entry["due"] <= reading.step:
-                entry["due"] = following if is_growing or _is_new(entry) else _next_round(following, every)
+                entry["due"] = following if sits_out_none else next_but_one
             elif is_surprise and entry["travels"]:
                 entry["due"] = min(entry["due"], following)
         elif key not in seen and entry["due"] <= reading.step:
@@ -132,15 +138,18 @@ def _sites_in(reading: Reading, reach: Reach) -> set[str]:
     return {site_key(site) for error in reading.errors if error.reach == reach for site in error.sites}
 
 
-def _is_new(entry: State) -> bool:
-    """Return whether the site is to have its second turn in the very next round; see Note [When]."""
-    return entry["travels"] and entry["role"] != STEADY and entry["far"]["n"] < 2
+def _exposure(entry: State) -> float:
+    """Return the most that the site adds, as far as the next layer, to what one layer suffers."""
+    shares = [value for part in ("own", "near") for layer, value in entry[part]["shares"].items() if layer != ALL]
+    return max(shares, default=0.0) * entry["rel"] ** 2
 
 
 def _growth(keys: set[str], known: Sites, sites: Sites) -> float:
-    """Return what these sites add now / what was known of them."""
+    """Return what these sites add now / what was known of them; 1 where some were never followed."""
     before = sum(noise_of(known[key]) * sites[key]["seen"] ** 2 for key in keys)
-    return sum(noise_of(sites[key]) * sites[key]["seen"] ** 2 for key in keys) / before if before > 0 else 1.0
+    if not before or not all(known[key]["far"]["n"] for key in keys):
+        return 1.0
+    return sum(noise_of(sites[key]) * sites[key]["seen"] ** 2 for key in keys) / before
 
 
 def _most_noise_first(keys: Iterable[str], sites: Sites) -> list[str]:
