@@ -336,12 +336,12 @@ def test_what_is_always_underestimated_is_expected_in_full_before_long():
 
 def test_while_much_waits_for_a_measurement_the_next_comes_before_the_round():
     bound = Noise(0.05)
-    state = bound.update(bound.start(), reading(110, 1e-3, START / 16))
-    state = bound.update(state, reading(111, 1e-3, START / 16))
-    assert {entry["due"] for entry in state["sites"].values()} == {125}
-    settled = bound.update(bound.start(), reading(110, 0.2))
-    settled = bound.update(settled, reading(111, 0.0175, rel_of(bound, FIRST, settled)))
-    assert {entry["due"] for entry in settled["sites"].values()} == {300}
+    state = bound.update(bound.start(), reading(210, 1e-3, START / 16))
+    state = bound.update(state, reading(211, 1e-3, START / 16))
+    assert {entry["due"] for entry in state["sites"].values()} == {225}
+    settled = bound.update(bound.start(), reading(210, 0.2))
+    settled = bound.update(settled, reading(211, 0.0175, rel_of(bound, FIRST, settled)))
+    assert {entry["due"] for entry in settled["sites"].values()} == {400}
 
 
 def test_what_was_tightened_may_return_at_once_to_where_it_was_measured():

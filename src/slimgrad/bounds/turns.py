@@ -5,8 +5,7 @@
     turns.hurry(sites, keys, step, every)                these are worth a measurement before the next round
 
 Note [When]. Rounds begin at the first steps and then every so often. A site sits out every other one, unless what was
-followed adds much more than it did, or the network would be more than four times as old by then. Between rounds some
-sites are looked at, which costs little. The smallest: they belong to the last layers, whose errors grow the fastest
+followed adds much more than it did, or the network would be far older by then. Between rounds some sites are looked at, which costs little. The smallest: they belong to the last layers, whose errors grow the fastest
 while a task is learnt (fourfold in 50 steps, the input of a classifier). The two that take the most of what some layer
 may suffer. And queries and keys, which stand behind an exponential: in a GPT what they added grew thirtyfold in 40
 steps, when its attention began to matter. All but the smallest are large, so what is coded stands in for the originals.
@@ -35,7 +34,7 @@ PARTS_OF_A_ROUND = 4
 SUDDEN = frozenset({"attention query, key"})  # see Note [When]
 TOLD_APART_ONCE = "batch norm input"  # see Note [Together]
 N_EXPOSED = 2  # sites that take the most of what some layer may suffer
-MOST_AGING, AT_FIRST = 4, 2  # x its age: the oldest that a network may be at the next round; and its age at first
+MOST_AGING, AT_FIRST = 2.5, 8  # x its age: the oldest that a network may be at the next round; and its age at first
 ABSENT = 5  # steps, up to two more, until a site that did not run in its turn has another
 GROWING = 1.4  # x what was known of all that was followed, after learning: from here on, none sits out a round
 SURPRISE = 1.5  # x what was known of a site: from here on, its bound is not loosened
