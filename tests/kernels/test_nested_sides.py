@@ -108,3 +108,32 @@ def test_an_edge_takes_a_fifth_of_a_bit_at_most(rel, edge):
     wish = NestedWish(1, 1, True, True, rel, 0.0)
     without, within = (coded(Kernels("portable"), x, wish, edges)[0] for edges in (None, torch.tensor([edge])))
     assert 8 * (within.numel() - without.numel()) <= 0.21 * x.numel()
+
+
+@every_source
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("has_edges", [False, True])
+def test_a_value_that_many_neighbours_share_comes_back_nearly_as_it_was(source, dtype, has_edges):
+    x, channel, wish = maps()
+    wish = wish._replace(rel=0.5)
+    x = x.view(32, wish.channels, 16, 16)
+    background = torch.randn(wish.channels, generator=torch.Generator().manual_seed(1)) * torch.logspace(-3, 2, 48)
+    x[:, :, 1:11] = background[:, None, None]  # ten rows of sixteen, beside an edge that is even as well
+    x[:, :, 0] = 2.0 * background[:, None]
+    x = x.reshape(-1).to(dtype)
+    edges = torch.linspace(-1.0, 1.0, wish.channels) * torch.logspace(-3, 2, wish.channels) if has_edges else None
+    payload, restored = coded(Kernels(source), x, wish, edges)
+    assert torch.equal(payload, coded(reference, x, wish, edges)[0])
+    rms = torch.stack([x[channel == c].float().std(correction=0) for c in range(wish.channels)])
+    error = (restored.float() - x.float()).view(32, wish.channels, 256)
+    assert float((error.abs() / rms[:, None]).max()) < 0.5 * 1.6  # the RMS is that of a few rows
+    off = (error[0, :, 16] / rms).abs()  # of the background, where its step is 1 RMS
+    assert float(off.max()) < (0.2 if has_edges else 0.01)
+    assert float(off.median()) < 0.01
+
+
+def test_values_that_differ_have_nothing_usual():
+    x, _, wish = maps()
+    assert torch.isnan(nested_choice._usual(x, wish)).all()
+    x.view(32, wish.channels, 256)[:, 7, 64:128] = 3.0
+    assert torch.nonzero(torch.isfinite(nested_choice._usual(x, wish))).flatten().tolist() == [7]

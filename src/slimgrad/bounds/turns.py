@@ -5,11 +5,12 @@
     turns.hurry(sites, keys, step, every)                these are worth a measurement before the next round
 
 Note [When]. Rounds begin at the first steps and then every so often. A site sits out every other one, unless what was
-followed adds much more than it did, or the network would be far older by then. Between rounds some sites are looked at, which costs little. The smallest: they belong to the last layers, whose errors grow the fastest
-while a task is learnt (fourfold in 50 steps, the input of a classifier). The two that take the most of what some layer
-may suffer. And queries and keys, which stand behind an exponential: in a GPT what they added grew thirtyfold in 40
-steps, when its attention began to matter. All but the smallest are large, so what is coded stands in for the originals.
-Looks come four times as often as rounds where there are queries and keys, or the network is new, and else twice.
+followed adds much more than it did, or the network would be far older by then. Between rounds some sites are looked at,
+which costs little. The smallest: they belong to the last layers, whose errors grow the fastest while a task is learnt
+(fourfold in 50 steps, the input of a classifier). The two that take the most of what some layer may suffer. And queries
+and keys, which stand behind an exponential: in a GPT what they added grew thirtyfold in 40 steps, when its attention
+began to matter. All but the smallest are large, so what is coded stands in for the originals. Looks come four times as
+often as rounds where there are queries and keys, or the network is new, and else twice.
 
 Note [Together]. Following errors costs another backward pass, however many they are. So all sites have their turn in
 the same step, whoever is due: what several do together is shared out as it was expected of each. Of each, what its code

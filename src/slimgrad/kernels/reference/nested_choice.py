@@ -38,6 +38,9 @@ SMALLEST_EPS, LARGEST_EPS = 2.0**-100, 2.0**100  # beyond these, 1 / step and le
 EXACT_STEP = 2.0**-126  # so small that only the centre itself is coded and every other value escapes
 COARSE_REACH = 256  # in 16 bits every level that is coded costs rounding for all ...
 USUAL_RMS = 6.0  # ... so levels end here, and the few values beyond escape
+USUAL_RUNS, USUAL_STRETCH = 16, 6  # runs of each channel in which such stretches of equal values are looked for
+CANDIDATES = 8  # the first so many values of a channel that have one: edges of maps have others than their middle
+MOST_FITTING, USUAL_REACH = 4.0, 4.0  # a step may become so many times finer, but must reach so many RMS
 WELL_CONDITIONED = 1e-10  # below this share of the mean's square, the difference that gives the variance is noise
 
 
@@ -132,7 +135,7 @@ def _choose(flat: torch.Tensor, wish: NestedWish, edges: torch.Tensor | None) ->
         return None
     levels, rice = _split(rms / (2.0 * eps), grid.reach)
     if wish.centred or wish.channels > 1 or rice > 0:
-        scales = _channel_scales(sums, wish, eps, float(levels << rice), grid, edges)
+        scales = _channel_scales(sums, wish, eps, float(levels << rice), grid, edges, _usual(flat, wish))
         if scales is not None:
             scale, centre, kept = scales
             flags = AFFINE | (MIDDLE if wish.centred else 0)
@@ -156,24 +159,60 @@ def _sums(flat: torch.Tensor, wish: NestedWish) -> torch.Tensor:
     return torch.zeros(wish.channels, 4, dtype=torch.float64).index_add_(0, at // wish.inner % wish.channels, columns)
 
 
+def _usual(flat: torch.Tensor, wish: NestedWish) -> torch.Tensor:
+    """Return of each channel the value that many neighbours share, as the background of images; NaN where none is seen.
+
+    Rounded as all values are, it would be wrong by the same amount everywhere, and such errors do not cancel out.
+    """
+    usual = np.full(wish.channels, np.nan)
+    if wish.centred and _is_sampled(flat.numel(), wish):
+        starts = _starts(flat.numel(), wish).view(-1, wish.channels)
+        at = _runs_from(starts[:: max(1, len(starts) // USUAL_RUNS)].reshape(-1), flat.numel())
+        x, channel = flat[at].to(torch.float32).numpy(), (at // wish.inner % wish.channels).numpy()
+        order = np.argsort(np.where(np.isfinite(x), channel, wish.channels), kind="stable")[: np.isfinite(x).sum()]
+        x, channel = x[order], channel[order]
+        begins = np.flatnonzero(np.append(True, (x[1:] != x[:-1]) | (channel[1:] != channel[:-1]))[: len(x)])
+        lengths = np.diff(np.append(begins, len(x)))
+        found: list[dict[float, int]] = [{} for _ in range(wish.channels)]
+        for begin, length in zip(begins[lengths >= USUAL_STRETCH], lengths[lengths >= USUAL_STRETCH], strict=True):
+            counts, value = found[channel[begin]], float(x[begin])
+            if value in counts or len(counts) < CANDIDATES:
+                counts[value] = counts.get(value, 0) + int(length) - USUAL_STRETCH + 1
+        usual = np.array([max(counts, key=lambda value: counts[value], default=np.nan) for counts in found])
+    return torch.from_numpy(usual)
+
+
 def _sampled(n: int, wish: NestedWish) -> torch.Tensor:
-    """Return the indices of the values that are looked at.
+    """Return the indices of the values that are looked at."""
+    return _runs_from(_starts(n, wish), n) if _is_sampled(n, wish) else torch.arange(n)
+
+
+def _is_sampled(n: int, wish: NestedWish) -> bool:
+    return (wish.sampled or wish.rel == 0) and n > 2 * SAMPLE_RUN * _runs_per_channel(wish) * wish.channels
+
+
+def _runs_per_channel(wish: NestedWish) -> int:
+    return max(RUNS_PER_CHANNEL, -(-SAMPLE_RUNS // wish.channels))
+
+
+def _starts(n: int, wish: NestedWish) -> torch.Tensor:
+    """Return where the runs of a sample begin, those of all channels in turn.
 
     The values of each channel, as they follow each other in memory, are cut into equal stretches, and in each a run
     begins. Runs at equal distances in the tensor would not do: sizes are multiples of powers of two, and such runs met
     4 of 256 channels, or the upper rows of large maps alone.
     """
-    per_channel = max(RUNS_PER_CHANNEL, -(-SAMPLE_RUNS // wish.channels))
-    runs = per_channel * wish.channels
-    if not (wish.sampled or wish.rel == 0) or n <= 2 * SAMPLE_RUN * runs:
-        return torch.arange(n)
-    k = torch.arange(runs)
+    per_channel = _runs_per_channel(wish)
+    k = torch.arange(per_channel * wish.channels)
     part = k // wish.channels * 65536 + k * GOLDEN % 65536  # of a channel's values, in 65536ths of a stretch
     place = part * (n // wish.channels) // (per_channel * 65536)
     row = place // wish.inner * wish.channels + k % wish.channels
     room = wish.inner - SAMPLE_RUN + 1 if wish.inner >= SAMPLE_RUN else wish.inner  # runs end in their maps
-    start = row * wish.inner + place % wish.inner * room // wish.inner
-    at = (start.unsqueeze(1) + torch.arange(SAMPLE_RUN)).reshape(-1)
+    return row * wish.inner + place % wish.inner * room // wish.inner
+
+
+def _runs_from(starts: torch.Tensor, n: int) -> torch.Tensor:
+    at = (starts.unsqueeze(1) + torch.arange(SAMPLE_RUN)).reshape(-1)
     return at[at < n]
 
 
@@ -209,7 +248,13 @@ def _split(rms_in_steps: float, reach: int) -> tuple[int, int]:
 
 
 def _channel_scales(
-    sums: torch.Tensor, wish: NestedWish, absolute: float, reach: float, grid: Grid, edges: torch.Tensor | None
+    sums: torch.Tensor,
+    wish: NestedWish,
+    absolute: float,
+    reach: float,
+    grid: Grid,
+    edges: torch.Tensor | None,
+    usual: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, float] | None:
     """Return (scale, centre, largest eps) per channel, or None when float32 has no room for steps.
 
@@ -217,6 +262,9 @@ def _channel_scales(
     The step is 2 x (eps - what rounding can cost); where that is too much of it, the channel gets EXACT_STEP: its
     values escape and come back bit for bit. So does a centred channel of values that are all alike: a batch norm
     divides it by next to nothing, so that the other channels' steps, or a centre beside an edge, would do great harm.
+
+    Where there is an edge, the centre is the one nearest to the mean that makes it a limit between two bins, and the
+    step becomes somewhat finer if that puts a usual value into the middle of its bin. Without an edge the centre does.
     """
     count, nonzero, total, squares = sums.unbind(1)
     mean = torch.zeros_like(total)
@@ -233,16 +281,40 @@ def _channel_scales(
     if bool((~is_flat & ((eps < SMALLEST_EPS) | (eps > LARGEST_EPS))).any()):
         return None
     centre = mean.to(torch.float32)
-    furthest = centre.double().abs() + (2.0 * reach + (0.0 if edges is None else 1.0)) * eps
+    edge = torch.full_like(mean, math.nan) if edges is None else edges.double()
+    is_moved = torch.logical_not(torch.isnan(usual)) | (edges is not None)
+    furthest = centre.double().abs() + (2.0 * reach + is_moved.double()) * eps
     slack = (grid.relative + ARITHMETIC) * furthest + grid.subnormal
     is_exact = is_noise | (slack > 0.25 * eps) | (eps < SMALLEST_EPS)
     step = torch.where(is_exact, EXACT_STEP, 2.0 * (eps - slack))
-    scale = (step.to(torch.float32).view(torch.int32) & ~0xFFF).view(torch.float32)
-    if edges is not None:  # the centre nearest to the mean of those that make a limit between two bins of the edge
-        edge, wide = edges.double(), scale.double()
-        beside = (edge + (torch.floor((mean - edge) / wide) + 0.5) * wide).to(torch.float32)
-        centre = torch.where(~is_exact & ((edge - mean).abs() <= reach * step), beside, centre)
+    scale = _few_bits(step)
+    has_edge = ~is_exact & ((edge - mean).abs() <= reach * step)
+    is_usual = ~is_exact & ((usual - mean).abs() <= reach * step)
+    fitted = _few_bits(_fitted(scale.double(), (usual - edge).abs(), USUAL_REACH * rms / reach))
+    scale = torch.where(has_edge & is_usual, fitted, scale)
+    wide = scale.double()
+    beside = edge + (torch.floor((mean - edge) / wide) + 0.5) * wide
+    on = usual + torch.floor((mean - usual) / wide + 0.5) * wide
+    centre = torch.where(has_edge, beside, torch.where(is_usual, on, mean)).to(torch.float32)
     return scale, centre, float(torch.where(is_exact, EXACT_STEP, eps).max())  # subnormals may lie within it
+
+
+def _few_bits(step: torch.Tensor) -> torch.Tensor:
+    return (step.to(torch.float32).view(torch.int32) & ~0xFFF).view(torch.float32)
+
+
+def _fitted(step: torch.Tensor, distance: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
+    """Return a finer step with which a value so far from an edge lies in the middle of its bin, or nearer to it."""
+    least = torch.maximum(least, step / MOST_FITTING)
+    bins = torch.clamp(torch.ceil(distance / step - 0.5), min=0.0)
+    fitted = torch.minimum(distance / (bins + 0.5), step)
+    is_better = _off_middle(distance, least) < _off_middle(distance, step)
+    otherwise = torch.where((least < step) & is_better, least, step)
+    return torch.where((fitted >= least) & (distance > 0), fitted, otherwise)
+
+
+def _off_middle(distance: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    return (distance - (torch.floor(distance / step) + 0.5) * step).abs()
 
 
 def _unit_tables(levels: int, is_centred: bool) -> tuple[torch.Tensor, torch.Tensor]:
