@@ -198,6 +198,7 @@ def main() -> None:
             {
                 "step": a.step,
                 "noise": a.noise,
+                "by_parameters": by_parameters(a, numels),
                 "expected": a.expected,
                 "worst": max(s.noise for s in a.counted.values()),
             }

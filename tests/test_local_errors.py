@@ -88,6 +88,11 @@ def test_minus_takes_no_memory_that_somebody_else_reads(make):
         assert torch.equal(before.to_dense().float(), torch.ones(4))
 
 
+def test_minus_sums_over_what_was_broadcast():
+    after, before = torch.tensor([5.0, 7.0]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert torch.equal(minus(after, before, ()), torch.tensor([1.0, 1.0]))
+
+
 @pytest.mark.parametrize("rule", sorted(LINEAR_RULES), ids=" ".join)
 def test_linear_rules_give_the_error_of_the_gradient_on_their_edge(rule):
     kind, slot = rule

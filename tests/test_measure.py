@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import slimgrad
 from slimgrad import measure
-from slimgrad.bounds.base import Request, site_key
+from slimgrad.bounds.base import Request, layer_of, site_key
 from slimgrad.measure import Meter
 
 ALL = Request(gradients=None, errors=None, travels=None)
@@ -123,6 +123,30 @@ def test_all_sites_together_are_the_error_of_the_whole_gradient(make, size, rel)
     found = sum(error.noise2 for error in reading.errors if error.reach != "near") / reading.energy
     assert found == pytest.approx(true, rel=0.25)  # errors of several sites also meet, by chance with or against
     assert true > 1e-8  # or nothing was measured
+
+
+def sites_of(make, size) -> frozenset:
+    """Return the sites at which something is coded."""
+    *_, reading = measured(make, torch.randn(*size))
+    return frozenset(one.site for one in reading.sites)
+
+
+@pytest.mark.parametrize(
+    ("make", "size"), [(network, (8, 3, 8, 8)), (attends, (4, 24, 16))], ids=["network", "attention"]
+)
+@pytest.mark.parametrize("rel", [0.05, 0.25])
+def test_all_sites_at_once_are_the_error_of_the_gradient_to_floating_point_accuracy(make, size, rel):
+    sites = sites_of(make, size)
+    torch.manual_seed(1)
+    request = Request(errors=sites, at_once=sites)
+    exact, compressed, _, reading = measured(make, torch.randn(*size), request, bound=slimgrad.Relative(rel))
+    (error,) = reading.errors
+    assert (error.reach, set(error.sites)) == ("all", sites)
+    assert error.noise2 == pytest.approx(difference(exact, compressed), rel=1e-3)
+    for layer, value in error.layers.items():
+        own = {name: grad for name, grad in exact.items() if layer_of(name) == layer}
+        assert value == pytest.approx(difference(own, compressed), rel=1e-3)
+    assert error.noise2 > 1e-8 * energy(exact)  # or nothing was measured
 
 
 def test_a_loss_scale_cancels():

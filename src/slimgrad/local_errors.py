@@ -22,10 +22,12 @@ from slimgrad.readers import Grads
 from slimgrad.saved import Saved, Stored
 from slimgrad.streams import conv_weight_gradient, hold_for_more, saved_of
 
+Slots = list[tuple[str, Saved]]  # of a node that read one storage: their names, and what was saved in them
 
-def read_by(node: Any) -> list[tuple[Stored, list[tuple[str, Saved]]]]:
+
+def read_by(node: Any) -> list[tuple[Stored, Slots]]:
     """Return the noted storages whose values a node reads, each once, with the names of its slots: x @ x.T has two."""
-    found: dict[int, tuple[Stored, list[tuple[str, Saved]]]] = {}
+    found: dict[int, tuple[Stored, Slots]] = {}
     for slot, raw in saved_of(node):
         packed = raw.data if raw.unpack_hook is not None else None
         if isinstance(packed, Saved) and not packed.wants_flags:
@@ -36,7 +38,12 @@ def read_by(node: Any) -> list[tuple[Stored, list[tuple[str, Saved]]]]:
 
 
 def minus(after: torch.Tensor, before: torch.Tensor, others: Grads) -> torch.Tensor:
-    """Return after - before, in the memory of `before` where that is nobody else's."""
+    """Return after - before, in the memory of `before` where that is nobody else's.
+
+    `before` is what a node returned by hand: sums over dimensions that were broadcast are still to come there.
+    """
+    if before.shape != after.shape:
+        before = before.sum_to_size(after.shape)
     all_of_them = [tensor for tensor in (before, after, *others) if tensor is not None]
     if before.dtype != after.dtype or any(tensor.layout is not torch.strided for tensor in all_of_them):
         return after - before

@@ -22,6 +22,9 @@ own parameters cost nothing more and are told apart, and so is what each does to
 a batch norm's error has a part along its own input, which the convolution before it turns into a weight gradient
 without any cancellation, and a depthwise one hands it on to the norm before.
 
+Note [At once]. Where nothing has to be told apart, a node is called once for both: with the originals in place, and for
+the gradient without the errors that have arrived. What autograd has computed, less that, is the error behind it.
+
 Note [What a measurement keeps alive]. The original belongs to the Stored, and so to the graph; hooks hold this meter,
 and no tensors but the parameter that they are on. Where no site is named, originals are kept up to QUOTA of the bytes
 seen so far.
@@ -29,9 +32,10 @@ seen so far.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -56,7 +60,7 @@ from slimgrad.bounds.base import (
 from slimgrad.bounds.momentum import momentum_of, moves_alike
 from slimgrad.coder import fills
 from slimgrad.finer import Finer
-from slimgrad.local_errors import LINEAR_RULES, difference, exactly, minus, read_by
+from slimgrad.local_errors import LINEAR_RULES, Slots, difference, exactly, minus, read_by
 from slimgrad.loss_scale import LossScale
 from slimgrad.readers import Grads, read
 from slimgrad.saved import Stored
@@ -76,7 +80,7 @@ QUOTA = 1 / 16  # of the original bytes; one tensor may always be kept
 TRAVEL, NEAR = "travel", "near "  # the stream of all errors that are passed on, and those of single sites
 N_NEAR = 1  # layers
 SAMPLE_VALUES = 1 << 12
-SEEN, EXACT = "slimgrad.seen", "slimgrad.exact"  # in the metadata of a node
+SEEN, EXACT, AT_ONCE = "slimgrad.seen", "slimgrad.exact", "slimgrad.at_once"  # in the metadata of a node
 
 
 @dataclass(slots=True)
@@ -109,6 +113,7 @@ class Meter:
         self._readers: dict[Site, list[tuple[Reader, torch.Tensor | None]]] = {}
         self._near: set[Site] = set()
         self._travelling: set[Site] = set()
+        self._at_once: set[Site] = set()
         self._measured: set[Site] = set()
         self._norms: dict[str, list[torch.Tensor]] = {}  # of gradients, by parameter
         self._bytes_seen = self._bytes_kept = 0
@@ -204,7 +209,7 @@ class Meter:
     def _finer(self, stored: Stored, tensor: torch.Tensor) -> Finer | torch.Tensor | None:
         """Return what an error that is followed or looked at is compared with; None where it is neither."""
         request, site = self._request, stored.site
-        if request.travels is None or site not in request.travels | request.looks:
+        if request.travels is None or site not in request.travels | request.looks | request.at_once:
             return None
         return Finer.of(stored, tensor) or tensor.detach()
 
@@ -230,11 +235,14 @@ class Meter:
         node = current_node()
         if not self.is_on or torch.is_grad_enabled() or not can_be_called(node) or all(g is None for g in grads):
             return
+        at_once: list[tuple[Stored, Slots]] = []
         for stored, slots in read_by(node):
-            probe = stored.probe
-            if probe.original is None or stored.kept is not None:  # kept since: it is exact now
+            if stored.probe.original is None or stored.kept is not None:  # kept since: it is exact now
                 continue
-            site = probe.reading.site
+            site = stored.probe.reading.site
+            if site in self._request.at_once:
+                at_once.append((stored, slots))
+                continue
             kind = type(node).__name__
             if all((kind, slot) in LINEAR_RULES for slot, _ in slots):
                 for slot, saved in slots:
@@ -245,6 +253,20 @@ class Meter:
                 continue
             with exactly(stored, [saved for _, saved in slots]):
                 node.metadata.setdefault(EXACT, []).append((site, call(node, grads)))
+        if at_once:
+            self._call_without_errors(node, grads, at_once)
+
+    def _call_without_errors(self, node: Any, grads: Grads, at_once: Sequence[tuple[Stored, Slots]]) -> None:
+        """Call a node as it would run if nothing were coded; see Note [At once]."""
+        self._at_once |= {stored.probe.reading.site for stored, _ in at_once}
+        errors = self._streams.take(node, TRAVEL, len(grads))
+        exact = [
+            grad if error is None or grad is None else grad - error for grad, error in zip(grads, errors, strict=True)
+        ]
+        with contextlib.ExitStack() as stack:
+            for stored, slots in at_once:
+                stack.enter_context(exactly(stored, [saved for _, saved in slots]))
+            node.metadata[AT_ONCE] = call(node, exact)
 
     def _after(self, inputs: Grads, outputs: Grads) -> None:
         """Run after such a node: compare with what autograd has computed, and take statistics."""
@@ -255,6 +277,12 @@ class Meter:
             for edge, (before, after) in enumerate(zip(exact, inputs, strict=True)):
                 if before is not None and after is not None:
                     self._add_error(node, edge, site, minus(after, before, outputs))
+        exact = node.metadata.pop(AT_ONCE, ())
+        for edge, (before, after) in enumerate(zip(exact, inputs if exact else (), strict=True)):
+            if before is not None and after is not None:
+                others = *outputs, *(one for one in exact if one is not before)
+                following, slot = node.next_functions[edge]
+                self._streams.add(following, slot, TRAVEL, minus(after, before, others))
         for stored, slots in read_by(node):
             if stored.probe.wants_readers:
                 found = read(node, slots[0][1].size, inputs, outputs, self._names)
@@ -293,6 +321,8 @@ class Meter:
         errors += [_error((site,), found.get(NEAR + site_key(site), {}), "near") for site in sorted(self._near)]
         if self._travelling:
             errors.append(_error(tuple(sorted(self._travelling)), found.get(TRAVEL, {}), "far"))
+        if self._at_once:
+            errors.append(_error(tuple(sorted(self._at_once)), found.get(TRAVEL, {}), "all"))
         sites = [replace(_sum(noted.values()), readers=self._readers_of(site)) for site, noted in self._probes.items()]
         finite = tuple(error for error in errors if math.isfinite(error.noise2))
         return Reading(

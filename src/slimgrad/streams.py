@@ -77,6 +77,11 @@ class Streams:
             if layers > 0 or edge in leaves:
                 self.add(following, slot, stream, error, max(1, layers))
 
+    def take(self, node: Any, stream: str, n_slots: int) -> list[torch.Tensor | None]:
+        """Return the errors of a stream that have arrived at a node, by slot: someone else takes them across."""
+        waiting = node.metadata.get(WAITING, {})
+        return [waiting.pop((stream, ALL_LAYERS, slot), None) for slot in range(n_slots)]
+
     def settle(self, parameter: str) -> None:
         """Take the norm of what has arrived at a parameter: its gradient is complete."""
         for key in [key for key in self._arrived if key[1] == parameter]:

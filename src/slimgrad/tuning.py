@@ -17,7 +17,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from slimgrad.attached import Attached
-from slimgrad.bounds.base import Adaptive, Fixed, Reading, Request, RoleBound, Site, State
+from slimgrad.bounds.base import NOTHING, Adaptive, Fixed, Reading, Request, RoleBound, Site, State
 from slimgrad.bounds.fixed import Exact
 from slimgrad.errors import ConfigError
 from slimgrad.measure import Meter
@@ -123,10 +123,11 @@ class Tuning:
 def _union(requests: list[Request], step: int) -> Request:
     gradients = _union_of_sites([request.gradients for request in requests])
     errors = _union_of_sites([request.errors for request in requests])
-    travels = [request.travels for request in requests if request.travels is None or request.travels]
     looks = frozenset[Site]().union(*(request.looks for request in requests))
-    followed = travels[step % len(travels)] if travels else frozenset()
-    return Request(gradients, errors, followed, looks, all(one.is_look for one in requests if not one.is_empty))
+    follow = [one for one in requests if one.travels is None or one.travels or one.at_once] or [NOTHING]
+    followed = follow[step % len(follow)]
+    is_look = all(one.is_look for one in requests if not one.is_empty)
+    return Request(gradients, errors, followed.travels, looks, followed.at_once, is_look)
 
 
 def _union_of_sites(sets: list[frozenset[Site] | None]) -> frozenset[Site] | None:

@@ -129,6 +129,18 @@ def test_what_is_near_counts_for_its_layer_and_once_for_the_whole():
     assert after["calibration"] == START_RATIO
 
 
+def test_what_is_measured_at_once_is_compared_with_all_that_was_expected():
+    far = ErrorReading((NORM,), 0.003, {"conv": 0.003}, "far")
+    state, sites = known_after(own(0.001), far)
+    as_expected = ErrorReading((NORM,), 0.004, {"norm": 0.001, "conv": 0.003}, "all")
+    grown = ErrorReading((NORM,), 0.008, {"norm": 0.001, "conv": 0.007}, "all")
+    same = foresight.learn(state, sites, reading_of(as_expected), RECENT)
+    assert same["calibration"] == pytest.approx(START_RATIO + LEARN_CALIBRATION * (1.0 - START_RATIO), rel=0.01)
+    after = foresight.learn(state, sites, reading_of(grown), RECENT)
+    assert after["calibration"] == pytest.approx(START_RATIO + LEARN_CALIBRATION * (2.0 - START_RATIO), rel=0.01)
+    assert after["ratios"]["norm"] < START_RATIO < after["ratios"]["conv"]
+
+
 def test_the_correction_of_a_layer_leans_on_that_of_all():
     state = {**foresight.start(), "ratios": {"calm": 1.0, "wild": 3.0}}
     expected = {"calm": 1.0 + POOLED, "wild": 3.0 - POOLED, "new": START_RATIO + POOLED * (2.0 - START_RATIO)}

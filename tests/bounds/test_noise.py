@@ -11,7 +11,7 @@ from slimgrad import Exact, Relative
 from slimgrad.bounds import foresight, turns
 from slimgrad.bounds.base import ErrorReading, Reading, Request, SiteReading, site_key
 from slimgrad.bounds.foresight import MOST_OF_ALL, START_RATIO, YOUNG
-from slimgrad.bounds.noise import AIM, LAYER_AIM, LOOSEN, LOOSEN_TRIFLE, Noise
+from slimgrad.bounds.noise import AIM, LAYER_AIM, LOOSEN, LOOSEN_TRIFLE, YOUNG_WITH_ATTENTION, Noise
 from slimgrad.bounds.rates import FINEST_STEP
 from slimgrad.bounds.sensitivity import START, loads
 from slimgrad.errors import ConfigError
@@ -94,6 +94,20 @@ def test_little_noise_loosens_slowly_and_only_after_a_second_measurement_and_in_
     assert rel_of(bound, FIRST, bound.update(once, reading(YOUNG - 1, noise))) <= START
     twice = bound.update(once, reading(YOUNG, noise))
     assert rel_of(bound, FIRST, twice) == pytest.approx(START * most)
+
+
+def test_where_there_is_attention_a_new_network_is_coded_finer_and_loosened_later():
+    def read(step):
+        one = reading(step, 1e-3, sites=(FIRST,))
+        sites = (replace(one.sites[0], role="attention query, key"),)
+        return replace(one, sites=sites, errors=(*one.errors, replace(one.errors[0], reach="far")))
+
+    bound = Noise(0.05)
+    state, rels = bound.start(), []
+    for step in (1, YOUNG_WITH_ATTENTION - 1, YOUNG_WITH_ATTENTION):
+        state = bound.update(state, read(step))
+        rels.append(rel_of(bound, FIRST, state))
+    assert rels[0] == rels[1] == START / 2 < rels[2]
 
 
 def test_what_adds_much_more_than_it_did_is_not_loosened_unless_it_is_a_trifle():
@@ -280,16 +294,11 @@ def test_without_a_cap_a_small_layer_may_suffer_what_the_whole_allows():
     assert expected_of(states[4.0], "conv1") <= 4.0 * 0.05 < expected_of(states[math.inf], "conv1")
 
 
-@pytest.mark.parametrize("cap", [0.0, -1.0, math.nan, "4"])
-def test_wrong_caps_say_what_to_type(cap):
-    with pytest.raises(ConfigError, match=r"write Noise\(0\.05, cap=4\.0\)"):
-        Noise(0.05, cap=cap)
-
-
-@pytest.mark.parametrize("e2", [0.0, -1.0, math.nan, math.inf, "5%"])
-def test_wrong_budgets_say_what_to_type(e2):
-    with pytest.raises(ConfigError, match=r"write Noise\(0\.05\)"):
-        Noise(e2)
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, -math.inf, "5%"])
+def test_wrong_budgets_and_caps_say_what_to_type(wrong):
+    for advice, make in ((r"Noise\(0\.05\)", Noise), (r"Noise\(0\.05, cap=4\.0\)", lambda cap: Noise(cap=cap))):
+        with pytest.raises(ConfigError, match=f"write {advice}"):
+            make(wrong)
 
 
 def test_an_audit_says_nothing_of_layers_before_every_error_was_measured():

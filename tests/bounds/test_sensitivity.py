@@ -85,6 +85,40 @@ def test_what_several_do_together_for_the_first_time_is_shared_out_by_what_each_
     assert sites["other#1"]["far"]["noise"] * START**2 == pytest.approx(0.03)
 
 
+def test_of_what_is_measured_at_once_each_part_keeps_its_proportion_in_every_layer():
+    sites = known(NORM) | {site_key(OTHER): sensitivity.seen(None, site_reading(OTHER, "gelu input"), 1.0)}
+    learn(sites, ErrorReading((NORM,), 0.001, {"norm": 0.001}), ErrorReading((OTHER,), 0.003, {"norm": 0.003}))
+    learn(sites, ErrorReading((NORM,), 0.002, {"conv": 0.002}, "far"))
+    learn(sites, ErrorReading((OTHER,), 0.004, {"first": 0.004}, "far"))
+    before = {key: {part: dict(entry[part]["shares"]) for part in ("own", "far")} for key, entry in sites.items()}
+    found = {"norm": 2 * 0.004, "conv": 3 * 0.002, "first": 0.004}
+    learn(sites, ErrorReading((NORM, OTHER), sum(found.values()), found, "all"))
+    grown = {"norm": 1 + LEARN, "conv": 1 + 2 * LEARN, "first": 1.0}
+    for key, entry in sites.items():
+        for part, shares in before[key].items():
+            for layer, share in shares.items():
+                assert entry[part]["shares"][layer] == pytest.approx(grown[layer] * share, rel=0.05)
+    assert [(entry["own"]["n"], entry["far"]["n"]) for entry in sites.values()] == [(2, 2), (2, 2)]
+
+
+def test_a_part_that_was_never_told_apart_learns_nothing_from_what_is_measured_at_once():
+    sites = known(NORM, CONV)
+    learn(sites, ErrorReading((CONV,), 0.001, {"conv": 0.001}))
+    before = sites["norm#1"]["far"]
+    learn(sites, ErrorReading((NORM, CONV), 0.005, {"conv": 0.005}, "all"))
+    assert sites["norm#1"]["far"] == {**before, "noise": sites["norm#1"]["far"]["noise"]}
+    assert sites["conv#1"]["far"]["n"] == 0
+
+
+def test_what_is_near_follows_what_is_far_where_it_was_not_told_apart():
+    sites = known(NORM)
+    learn(sites, ErrorReading((NORM,), 0.001, {}, "near"), ErrorReading((NORM,), 0.004, {}, "far"))
+    near, far = (sites["norm#1"][part]["noise"] for part in ("near", "far"))
+    learn(sites, ErrorReading((NORM,), 0.008, {}, "far"))
+    assert sites["norm#1"]["far"]["noise"] == pytest.approx((1 + LEARN) * far)
+    assert sites["norm#1"]["near"]["noise"] == pytest.approx((1 + LEARN) * near)
+
+
 def test_what_is_far_follows_what_is_near():
     sites = known(NORM)
     learn(sites, ErrorReading((NORM,), 0.001, {}, "near"))

@@ -40,6 +40,13 @@ def wanted(step, sites):
     return turns.request(step, sites, EVERY)
 
 
+def to_follow(step, sites):
+    """Return the sites whose errors are followed, told apart or at once."""
+    request = wanted(step, sites)
+    assert not (request.travels and request.at_once)
+    return request.travels | request.at_once
+
+
 def test_in_a_round_all_that_fit_go_together_those_first_that_add_the_most(monkeypatch):
     sites = sites_of(40)
     for number, entry in enumerate(sites.values()):
@@ -47,41 +54,39 @@ def test_in_a_round_all_that_fit_go_together_those_first_that_add_the_most(monke
     monkeypatch.setattr(turns, "QUOTA", QUOTA / 2)
     room = int(40 * QUOTA / 2 * EXACT_BITS / LEFT_OUT_BITS) - 1  # the last one does not fit beside the norm
     travelling = {site_key(("norm", 1)): entry_of(site_reading(("norm", 1), "layer norm input", numel=10), noise=1.0)}
-    chosen = wanted(2, {**sites, **travelling}).travels
+    chosen = to_follow(2, {**sites, **travelling})
     assert chosen == {("norm", 1)} | {(f"layer{i}", 1) for i in range(40 - room, 40)}
 
 
 def test_whoever_is_due_all_of_its_role_go_along():
     sites = sites_of(20, "layer norm input", due=1000)
-    assert not wanted(2, sites).travels
+    assert not to_follow(2, sites)
     sites["layer7#1"]["due"] = 2
-    assert wanted(2, sites).travels == {(f"layer{i}", 1) for i in range(20)}
+    assert to_follow(2, sites) == {(f"layer{i}", 1) for i in range(20)}
 
 
 def test_errors_that_travel_are_followed_by_roles():
     norms = sites_of(20, "layer norm input", noise=1e-3)
     gelus = {"gelu#1": entry_of(site_reading(("gelu", 1), "gelu input"))}
-    assert wanted(2, {**norms, **gelus}).travels == {(f"layer{i}", 1) for i in range(20)}
+    assert to_follow(2, {**norms, **gelus}) == {(f"layer{i}", 1) for i in range(20)}
     for entry in norms.values():
         entry["due"] = 1000
-    assert wanted(2, {**norms, **gelus}).travels == {("gelu", 1)}
+    assert to_follow(2, {**norms, **gelus}) == {("gelu", 1)}
 
 
 def test_errors_that_stay_go_along_with_any_role():
     sites = {**sites_of(9, "layer norm input"), site_key(SMALL): entry_of(site_reading(SMALL, numel=10), due=1000)}
-    assert wanted(2, sites).travels == {(f"layer{i}", 1) for i in range(9)} | {SMALL}
+    assert to_follow(2, sites) == {(f"layer{i}", 1) for i in range(9)} | {SMALL}
 
 
-@pytest.mark.parametrize(
-    ("role", "n", "is_near"),
-    [("layer norm input", 1, True), ("batch norm input", 1, False), ("batch norm input", 0, True)],
-)
-def test_what_each_does_near_by_is_told_apart_but_for_batch_norms_that_had_a_turn(role, n, is_near):
-    sites = {**sites_of(3, role, n=n), site_key(SMALL): entry_of(site_reading(SMALL, numel=10))}
-    request = wanted(2, sites)
+def test_in_its_first_turn_a_site_is_told_apart_and_from_then_on_all_are_measured_at_once():
+    sites = {**sites_of(3, "layer norm input", n=0), site_key(SMALL): entry_of(site_reading(SMALL, numel=10))}
     travelling = {(f"layer{i}", 1) for i in range(3)}
-    assert request.travels == travelling | {SMALL}
-    assert request.looks == (travelling if is_near else set())
+    assert wanted(2, sites) == Request(travels=travelling | {SMALL}, looks=travelling)
+    sites["layer0#1"]["far"]["n"] = sites["layer1#1"]["far"]["n"] = 1
+    assert wanted(2, sites) == Request(travels=travelling | {SMALL}, looks=frozenset({("layer2", 1)}))
+    sites["layer2#1"]["far"]["n"] = 1
+    assert wanted(2, sites) == Request(at_once=travelling | {SMALL})
 
 
 def test_what_is_coded_as_finely_as_can_be_is_followed_once_and_then_looked_at_alone():
@@ -145,18 +150,19 @@ def after(sites, reading, noises=None):
     return found
 
 
-def followed(step, *sites):
+def followed(step, *sites, reach="far"):
     """Return a reading in which the errors of these were followed together."""
-    return replace(measured(step, *sites), errors=(ErrorReading(sites, 1e-4, {}, "far"),))
+    return replace(measured(step, *sites), errors=(ErrorReading(sites, 1e-4, {}, reach),))
 
 
+@pytest.mark.parametrize("reach", ["far", "all"])
 @pytest.mark.parametrize("role", ["conv input", "batch norm input", "layer norm input"])
-def test_a_site_sits_out_every_other_round_but_waits_not_for_a_far_older_network(role):
+def test_a_site_sits_out_every_other_round_but_waits_not_for_a_far_older_network(role, reach):
     sites, steps = sites_of(1, role, n=0), []
     turns.give(sites, sites, measured(1, ("layer0", 1)), EVERY, 1e-9)  # gradients alone
     for step in range(2, 1000):
         if sites["layer0#1"]["due"] <= step:
-            sites = after(sites, followed(step, ("layer0", 1)))
+            sites = after(sites, followed(step, ("layer0", 1), reach=reach))
             steps.append(step)
     assert steps == [5, 20, 50, 100, 200, 400, 600, 800]
 
@@ -164,8 +170,10 @@ def test_a_site_sits_out_every_other_round_but_waits_not_for_a_far_older_network
 @pytest.mark.parametrize(("noise", "due"), [(1.3e-4, 400), (1.5e-4, 300)])
 def test_where_errors_grow_as_a_whole_no_round_is_sat_out(noise, due):
     sites = sites_of(4, "layer norm input", due=200)
-    found = after(sites, followed(200, *((f"layer{i}", 1) for i in range(4))), dict.fromkeys(sites, noise))
-    assert {entry["due"] for entry in found.values()} == {due}
+    for reach in ("far", "all"):
+        reading = followed(200, *((f"layer{i}", 1) for i in range(4)), reach=reach)
+        found = after(sites, reading, dict.fromkeys(sites, noise))
+        assert {entry["due"] for entry in found.values()} == {due}
     one = after(sites, followed(200, *((f"layer{i}", 1) for i in range(4))), {"layer0#1": 2e-4})
     assert {entry["due"] for entry in one.values()} == {400}
 

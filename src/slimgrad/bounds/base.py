@@ -35,7 +35,7 @@ from slimgrad.codecs.base import Bound
 from slimgrad.roles import Role
 
 Site = tuple[str, int]
-Reach = Literal["own", "near", "far"]
+Reach = Literal["own", "near", "far", "all"]
 State = dict[str, Any]
 
 NEGLIGIBLE = 1e-5  # Note [Layers]: a convolution's bias before a batch norm has no gradient but rounding
@@ -55,11 +55,12 @@ class Request(NamedTuple):
     errors: frozenset[Site] | None = frozenset()  # own and near; keeps the original until backward
     travels: frozenset[Site] | None = frozenset()  # own and far: a step more. Of those not in `errors`, a finer code
     looks: frozenset[Site] = frozenset()  # own and near, by a finer code
+    at_once: frozenset[Site] = frozenset()  # all of these in one, by a finer code: no more than a backward pass
     is_look: bool = False  # nothing needs to be said of sites that are not in `errors` or `looks`
 
     @property
     def is_empty(self) -> bool:
-        return self.gradients == frozenset() == self.errors == self.travels == self.looks
+        return self.gradients == frozenset() == self.errors == self.travels == self.looks == self.at_once
 
     def looks_at(self, site: Site) -> bool:
         """Return whether own and near errors of the site are to be measured."""
@@ -128,7 +129,8 @@ class ErrorReading:
 
     Of each measured site there is one reading for the parameters of the functions that read it ("own"); if its error
     goes on to earlier layers, another for the next of them ("near"); and in steps in which errors are followed all
-    the way one of all those sites together for whatever they reach ("far", which contains what is near).
+    the way one of all those sites together for whatever they reach ("far", which contains what is near). Measured at
+    once, there is one reading of all those sites for everything, own and far ("all").
     """
 
     sites: tuple[Site, ...]

@@ -32,7 +32,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from slimgrad.bounds.base import ErrorReading, Reading, State, site_key
-from slimgrad.bounds.sensitivity import Sites, noise_and_shares, noise_of
+from slimgrad.bounds.sensitivity import Sites, noise_and_shares, noise_of, reaches_of
 
 LEARN_PART, LEARN_CALIBRATION, LEARN_RATIO = 0.3, 0.3, 0.4  # weights of a new measurement
 LEAST_RATIO, MOST_RATIO = 0.25, 10.0  # measured / expected of a layer: one surprise counts as no more than this ...
@@ -105,9 +105,8 @@ def _compared(
     measured: dict[str, float] = {}
     foreseen: dict[str, float] = {}
     for error in reading.errors:
-        known = [
-            (sites[key][error.reach], sites[key]["seen"] ** 2) for key in map(site_key, error.sites) if key in sites
-        ]
+        entries = [sites[key] for key in map(site_key, error.sites) if key in sites]
+        known = [(entry[part], entry["seen"] ** 2) for entry in entries for part in reaches_of(entry, error.reach)]
         if not all(_is_recent(part, reading.step, recent) for part, _ in known):
             continue
         for layer, share in _found(error, reading, expected).items():

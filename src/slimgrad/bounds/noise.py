@@ -45,9 +45,11 @@ from slimgrad.bounds.sensitivity import (
 )
 from slimgrad.errors import ConfigError
 
-START_MEANT_FOR = 0.05  # e2: what Relative(START) for all costs narrow networks, 0.045 to 0.053 (docs/bounds.md)
-AIM = 0.68  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
-LAYER_AIM = 0.25  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
+START_MEANT_FOR = 0.05  # e2: what Relative(START) for all costs narrow networks, 0.045 to 0.053 (docs/bounds.md) ...
+WITH_ATTENTION = 0.2  # ... and at most where there is attention: by parameters, at step 20 of a GPT
+YOUNG_WITH_ATTENTION = 50  # steps: until then no bound is loosened there, elsewhere until foresight.YOUNG
+AIM = 0.75  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
+LAYER_AIM = 0.37  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
 LOOSEN, LOOSEN_TRIFLE = 2.0, 4.0  # at most, from one measurement to the next; where a site adds no more than ...
 TRIFLE = 1 / 300  # ... of what is aimed at, in all and in every layer
 SET_EVERY = 5  # steps, while some sites wait for their turn
@@ -175,9 +177,15 @@ class Noise:
             )
         return lines
 
-    def _first(self) -> float:
+    def _first(self, meant_for: float = START_MEANT_FOR) -> float:
         """Return the bound of a site that was never seen: noise goes with its square, so less for a smaller budget."""
-        return START * min(1.0, math.sqrt(self.e2 / START_MEANT_FOR))
+        return START * min(1.0, math.sqrt(self.e2 / meant_for))
+
+    def _most(self, sites: Sites, step: int) -> float:
+        """Return the loosest bound that any site may have in this step."""
+        if turns.has_attention(sites):
+            return self._first(WITH_ATTENTION) if step < YOUNG_WITH_ATTENTION else math.inf
+        return self._first() if step < foresight.YOUNG else math.inf
 
     def _is_gone(self, entry: State, step: int) -> bool:
         """Return whether a site has not run for so long that its share is for others; exact ones have none."""
@@ -213,8 +221,7 @@ class Noise:
         keys = list(sites)
         unknown = {role: unknown_share(sites, role) for role in {entry["role"] for entry in sites.values()}}
         limits, budget = self._limits(sites, state), AIM * self.e2 / foresight.correction(state)
-        trifles = _trifles(sites, limits, budget)
-        most = self._first() if step < foresight.YOUNG else math.inf
+        trifles, most = _trifles(sites, limits, budget), self._most(sites, step)
         items = [
             self._item(sites[key], key in small, key in trifles, unknown[sites[key]["role"]], most) for key in keys
         ]

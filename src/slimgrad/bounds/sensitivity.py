@@ -28,7 +28,7 @@ from dataclasses import replace
 import numpy as np
 
 from slimgrad.bounds import formulas
-from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reading, SiteReading, State, site_key
+from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reach, Reading, SiteReading, State, site_key
 
 START = 0.25
 LEARN = 0.4  # weight of a new measurement: with equal weights and bounds, batches differ by a factor of three
@@ -67,17 +67,27 @@ def measure(sites: Sites, error: ErrorReading, reading: Reading, expected: Mappi
     `expected` is the noise of all and of each layer, as `loads` returns it: gradients were seen with their errors.
     """
     keys = [key for key in map(site_key, error.sites) if key in sites and sites[key]["seen"]]
-    before = sum(sites[key][error.reach]["noise"] * sites[key]["seen"] ** 2 for key in keys)
+    pairs: list[tuple[State, Reach]] = [
+        (sites[key], reach) for key in keys for reach in reaches_of(sites[key], error.reach)
+    ]
+    before = sum(entry[reach]["noise"] * entry["seen"] ** 2 for entry, reach in pairs)
     nears = _nears(reading) if error.reach == "far" else {}
-    split = _shared_out(error, [sites[key] for key in keys], [nears.get(key, {}) for key in keys])
-    for key, own in zip(keys, split, strict=True):
-        _measure_one(sites[key], own, reading, expected)
-    if error.reach == "far":
-        for key in keys:
-            if key not in nears:  # what is far contains what is near
-                sites[key]["near"] = UNKNOWN
+    fars = {key: sites[key]["far"]["noise"] for key in keys if key not in nears}
+    split = _shared_out(error, pairs, [nears.get(key, {}) for key in keys] if nears else [{} for _ in pairs])
+    for (entry, reach), own in zip(pairs, split, strict=True):
+        _measure_one(entry, replace(own, reach=reach), reading, expected)
+    if error.reach in ("far", "all"):
+        for key, far in fars.items():  # what is far contains what is near, which was not told apart
+            if far > 0:
+                sites[key]["near"] = scaled(sites[key]["near"], sites[key]["far"]["noise"] / far)
         if before > 0:
             _drift(sites, keys, error.noise2 / reading.energy / before)
+
+
+def reaches_of(entry: State, reach: Reach) -> tuple[Reach, ...]:
+    """Return the parts of an entry that a reading is about; of what is measured at once, all that is known."""
+    whole: tuple[Reach, ...] = ("own", "far")
+    return tuple(part for part in whole if entry[part]["n"]) if reach == "all" else (reach,)
 
 
 def _nears(reading: Reading) -> dict[str, Mapping[str, float]]:
@@ -97,20 +107,22 @@ def _measure_one(entry: State, error: ErrorReading, reading: Reading, expected: 
         entry |= {"fresh": True, "tried": entry["seen"]}
 
 
-def _shared_out(error: ErrorReading, entries: list[State], nears: list[Mapping[str, float]]) -> list[ErrorReading]:
-    """Return one reading per site of what several do together: of every layer's error what each did near by, ...
+def _shared_out(
+    error: ErrorReading, pairs: list[tuple[State, Reach]], nears: list[Mapping[str, float]]
+) -> list[ErrorReading]:
+    """Return one reading per part of a site of what several do together: of every layer's error what each did ...
 
-    ... where that was told apart, and of the rest what was expected of each. A little goes by noise alone: a site that
-    was not seen to reach a layer may do so now. The first time it all goes by what each does near by.
+    ... near by, where that was told apart, and of the rest what was expected of each. A little goes by noise alone: a
+    site that was not seen to reach a layer may do so now. The first time it all goes by what each does near by.
     """
-    if len(entries) <= 1:
-        return [error] * len(entries)
-    parts = [entry[error.reach] for entry in entries]
-    rel2 = np.array([entry["seen"] ** 2 for entry in entries])
+    if len(pairs) <= 1:
+        return [error] * len(pairs)
+    parts = [entry[reach] for entry, reach in pairs]
+    rel2 = np.array([entry["seen"] ** 2 for entry, _ in pairs])
     is_first = error.reach == "far" and not any(part["n"] for part in parts)
-    noise = np.array([entry["near" if is_first else error.reach]["noise"] for entry in entries]) * rel2
-    noise = noise / noise.sum() if noise.sum() > 0 else np.full(len(entries), 1.0 / len(entries))
-    split: list[dict[str, float]] = [{} for _ in entries]
+    noise = np.array([entry["near" if is_first else reach]["noise"] for entry, reach in pairs]) * rel2
+    noise = noise / noise.sum() if noise.sum() > 0 else np.full(len(pairs), 1.0 / len(pairs))
+    split: list[dict[str, float]] = [{} for _ in pairs]
     for layer, value in error.layers.items():
         near = np.array([found.get(layer, 0.0) for found in nears])
         near *= min(1.0, value / near.sum()) if near.sum() > 0 else 0.0

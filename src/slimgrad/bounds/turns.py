@@ -12,11 +12,13 @@ and keys, which stand behind an exponential: in a GPT what they added grew thirt
 began to matter. All but the smallest are large, so what is coded stands in for the originals. Looks come four times as
 often as rounds where there are queries and keys, or the network is new, and else twice.
 
-Note [Together]. Following errors costs another backward pass, however many they are. So all sites have their turn in
-the same step, whoever is due: what several do together is shared out as it was expected of each. Of each, what its code
-has left out is coded beside it in that step (finer.py), and this is at most a sixteenth of all values' bytes: of all
-at once. What each does to the next layer on its way is told apart as well, but for batch norms after their first turn:
-most of what they do is done to the convolution right before them, each to its own.
+Note [Together]. Following errors costs another backward pass, however many they are. So all sites of a role have their
+turn in the same step, whoever is due: what several do together is shared out as it was expected of each. Of each, what
+its code has left out is coded beside it in that step (finer.py), and this is at most a sixteenth of all values' bytes:
+of all at once. The first time, what each does to its own layer and to the next on its way is told apart, which costs
+half a step more; from then on all is measured at once, and of what a layer suffers each keeps its proportion. Not so
+roles: with all of them at once, noise in a GPT of 70 steps was seven times what was expected, since proportions between
+its norms, its attention and its activations change while it is new.
 """
 
 from __future__ import annotations
@@ -33,7 +35,6 @@ LEFT_OUT_BITS = 2.0  # per value, at most: what a code has left out, coded
 LOOKED_AT = 1 / 64  # of all values: the smallest sites, which are looked at between rounds
 PARTS_OF_A_ROUND = 4
 SUDDEN = frozenset({"attention query, key"})  # see Note [When]
-TOLD_APART_ONCE = "batch norm input"  # see Note [Together]
 N_EXPOSED = 2  # sites that take the most of what some layer may suffer
 MOST_AGING, AT_FIRST = 2.5, 8  # x its age: the oldest that a network may be at the next round; and its age at first
 ABSENT = 5  # steps, up to two more, until a site that did not run in its turn has another
@@ -48,8 +49,10 @@ def request(step: int, sites: Sites, every: int) -> Request:
     far = [key for key in due if _is_to_follow(sites[key])]
     if far:
         chosen = _within_quota(_together(far[0], coded, sites), sites)
-        looks = [key for key in chosen if sites[key]["role"] != TOLD_APART_ONCE or not sites[key]["far"]["n"]]
-        return Request(travels=_sites(chosen), looks=_sites(key for key in looks if sites[key]["travels"]))
+        if all(_is_told_apart(sites[key]) for key in chosen):
+            return Request(at_once=_sites(chosen))
+        new = [key for key in chosen if sites[key]["travels"] and not sites[key]["far"]["n"]]
+        return Request(travels=_sites(chosen), looks=_sites(new))
     if due:
         return Request(errors=_sites(_within_quota(due, sites, is_finer=False)))
     if not coded:  # exact ones are not measured, but slowly forgotten
@@ -65,10 +68,15 @@ def request(step: int, sites: Sites, every: int) -> Request:
     return Request(errors=_sites(key for key in small if sites[key]["rel"]), looks=_sites(looks), is_look=True)
 
 
+def has_attention(sites: Sites) -> bool:
+    """Return whether there are queries and keys: what they add may grow thirtyfold within some forty steps."""
+    return any(entry["role"] in SUDDEN for entry in sites.values())
+
+
 def is_look(step: int, sites: Sites, every: int) -> bool:
     """Return whether this is a step between rounds, in which some sites are looked at; see Note [When]."""
     coded = [entry for entry in sites.values() if entry["rel"]]
-    is_often = step <= every or any(entry["role"] in SUDDEN for entry in coded)
+    is_often = step <= every or has_attention(sites)
     is_time = step % (_between(every) if is_often else 2 * _between(every)) == 0
     return is_time and bool(coded) and not some_are_due(sites, step)
 
@@ -85,9 +93,11 @@ def give(sites: Sites, known: Sites, reading: Reading, every: int, trifle: float
     """
     seen = {site_key(one.site) for one in reading.sites}
     measured = {site_key(one.site) for one in reading.sites if one.rms or one.density < 1.0}
-    reaches = {reach: _sites_in(reading, reach) for reach in ("own", "far")}
-    went_along = reaches["own"] | reaches["far"] if reaches["far"] else set()
-    is_growing = _growth(reaches["far"] & known.keys(), known, sites) > GROWING
+    followed = _sites_in(reading, "far") | {key for key in _sites_in(reading, "all") if sites[key]["travels"]}
+    went_along = (
+        set[str]().union(*(_sites_in(reading, reach) for reach in ("own", "far", "all"))) if followed else set()
+    )
+    is_growing = _growth(followed & known.keys(), known, sites) > GROWING
     following = _next_round(reading.step, every)
     next_but_one = _next_round(following, every)
     sits_out_none = is_growing or next_but_one > MOST_AGING * max(reading.step, AT_FIRST)
@@ -161,6 +171,11 @@ def _is_to_follow(entry: State) -> bool:
     """Return whether the site's error is to be followed; no more where its step is the finest and it does no harm."""
     is_finest = entry["far"]["n"] > 0 and 2.0 * entry["rel"] * entry["unit"] <= FINEST_STEP
     return entry["travels"] and not is_finest
+
+
+def _is_told_apart(entry: State) -> bool:
+    """Return whether the site has had its first turn; see Note [Together]."""
+    return entry["far" if entry["travels"] else "own"]["n"] > 0
 
 
 def _together(first: str, coded: list[str], sites: Sites) -> list[str]:
