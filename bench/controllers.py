@@ -1,22 +1,23 @@
 """What the controllers of adaptive bounds cost: a run that measures against one that takes the same bounds for nothing.
 
-    python bench/controllers.py [--steps 500] [--only Noise] [--json docs/results/controllers.json]
+    python bench/controllers.py [--steps 500] [--only Noise] [--model gpt] [--json docs/results/controllers.json]
 
-Two copies of a ResNet-18, a quarter as wide, train on the same batches, step by step in turn. One is attached under the
-bound; the other follows it, with the bounds that the first has set and no measurement of its own. So codes and bytes
-are the same, and the ratio of their times is what measuring and deciding cost. Times are those of the process's one
-thread, which other work on the machine disturbs little; the spread is that of ten parts of the run.
+Two copies of a network train on the same batches, step by step in turn: a ResNet-18 a quarter as wide, or the GPT of
+bench/noise.py, of which a batch is a quarter as many rows of 128 tokens. One is attached under the bound; the other
+follows it, with the bounds that the first has set and no measurement of its own. So codes and bytes are the same, and
+the ratio of their times is what measuring and deciding cost. Times are those of the process's one thread, which other
+work on the machine disturbs little; the spread is that of ten parts of the run.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import noise
 import torch
 from torch import nn
 
@@ -45,24 +46,32 @@ def follower_of(bound: Any) -> Any:
 class Arm:
     """One of the two trainings."""
 
-    def __init__(self, model: nn.Module, bound: Any) -> None:
-        self.model, self.criterion = model, nn.CrossEntropyLoss()
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-        self.session = slimgrad.attach(model, self.criterion, bound=bound, optimizer=self.optimizer)
+    def __init__(self, run: noise.Setup, bound: Any) -> None:
+        self.run = run
+        self.session = slimgrad.attach(run.model, run.criterion, bound=bound, optimizer=run.optimizer)
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> float:
         """Return the seconds that the step took."""
-        return seconds_of_step(self.model, self.criterion, self.optimizer, x, y)
+        return seconds_of_step(self.run.model, self.run.criterion, self.run.optimizer, x, y)
 
 
-def overhead(bound: Any, steps: int, batch: int, width: float) -> dict[str, float]:
-    """Return time with the controller / time without, over all steps and over the parts of the run."""
+def setup(model: str, batch: int, steps: int, width: float) -> noise.Setup:
+    """Return a new training, the same each time."""
+    if model == "gpt":
+        return noise.setup(model, batch, steps, 0)
     torch.manual_seed(0)
-    model = models.build("resnet18", width=width, stem="small", classes=10, in_channels=1)
+    network = models.build(model, width=width, stem="small", classes=10, in_channels=1)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.02, momentum=0.9)
+    images = data.batches(data.fashion_mnist("train"), batch, steps, 1)
+    return noise.Setup(network, nn.CrossEntropyLoss(), optimizer, images, [])
+
+
+def overhead(bound: Any, model: str, steps: int, batch: int, width: float) -> dict[str, float]:
+    """Return time with the controller / time without, over all steps and over the parts of the run."""
     follower = follower_of(bound)
-    arms = Arm(copy.deepcopy(model), bound), Arm(model, follower)
+    arms = tuple(Arm(setup(model, batch, steps, width), one) for one in (bound, follower))
     seconds: list[tuple[float, float]] = []
-    for number, (x, y) in enumerate(data.batches(data.fashion_mnist("train"), batch, steps, 1)):
+    for number, (x, y) in enumerate(arms[0].run.training):
         arms[1].session.tuning.states[follower] = arms[0].session.tuning.states[bound]
         order = (0, 1) if number % 2 else (1, 0)  # whoever comes first finds colder caches
         taken = {arm: arms[arm].step(x, y) for arm in order}
@@ -79,6 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What the controllers of adaptive bounds cost.")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--model", choices=("resnet18", "gpt"), default="resnet18")
     parser.add_argument("--width", type=float, default=0.25)
     parser.add_argument("--only", choices=BOUNDS, action="append")
     parser.add_argument("--json", type=Path)
@@ -86,10 +96,10 @@ def main() -> None:
     torch.set_num_threads(1)
     found = {}
     for name in arguments.only or BOUNDS:
-        found[name] = overhead(BOUNDS[name], arguments.steps, arguments.batch, arguments.width)
+        found[name] = overhead(BOUNDS[name], arguments.model, arguments.steps, arguments.batch, arguments.width)
         print(name, ", ".join(f"{key} {value:.3f}" for key, value in found[name].items()), flush=True)
     if arguments.json:
-        how = {"steps": arguments.steps, "batch": arguments.batch, "width": arguments.width}
+        how = {"model": arguments.model, "steps": arguments.steps, "batch": arguments.batch, "width": arguments.width}
         record = {"machine": machine.describe(), **how, "bounds": found}
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
 
