@@ -137,8 +137,9 @@ def test_a_second_order_gradient_reads_the_same_values():
     assert float((second[0] - exact[0]).norm() / exact[0].norm()) < 0.05
 
 
+@pytest.mark.parametrize("request_", [Request(errors=None, travels=None), Request(errors=None, at_once=None)])
 @pytest.mark.parametrize("activation", [nn.ReLU(), nn.SiLU()], ids=str)
-def test_errors_are_measured_where_they_arrive(activation, monkeypatch):
+def test_errors_are_measured_where_they_arrive(activation, request_, monkeypatch):
     monkeypatch.setattr(measure, "QUOTA", 100.0)
 
     def grads(model):
@@ -149,7 +150,7 @@ def test_errors_are_measured_where_they_arrive(activation, monkeypatch):
     exact = grads(chain(activation))
     with attached(model := chain(activation), Promise(0.02)) as session:  # products of two errors are left out
         compressed = grads(model)
-        session.tuning.meter.begin(1, Request(gradients=None, errors=None, travels=None))
+        session.tuning.meter.begin(1, request_)
         loss = model(X).square().sum()
         watched = gradients(loss, model)
         reading = session.tuning.meter.end()

@@ -17,6 +17,7 @@ from slimgrad.bounds.base import Request, layer_of, site_key
 from slimgrad.measure import Meter
 
 ALL = Request(gradients=None, errors=None, travels=None)
+AT_ONCE = Request(errors=None, at_once=None)
 BOUND = slimgrad.Relative(0.5)
 
 
@@ -125,23 +126,15 @@ def test_all_sites_together_are_the_error_of_the_whole_gradient(make, size, rel)
     assert true > 1e-8  # or nothing was measured
 
 
-def sites_of(make, size) -> frozenset:
-    """Return the sites at which something is coded."""
-    *_, reading = measured(make, torch.randn(*size))
-    return frozenset(one.site for one in reading.sites)
-
-
 @pytest.mark.parametrize(
     ("make", "size"), [(network, (8, 3, 8, 8)), (attends, (4, 24, 16))], ids=["network", "attention"]
 )
 @pytest.mark.parametrize("rel", [0.05, 0.25])
 def test_all_sites_at_once_are_the_error_of_the_gradient_to_floating_point_accuracy(make, size, rel):
-    sites = sites_of(make, size)
     torch.manual_seed(1)
-    request = Request(errors=sites, at_once=sites)
-    exact, compressed, _, reading = measured(make, torch.randn(*size), request, bound=slimgrad.Relative(rel))
+    exact, compressed, _, reading = measured(make, torch.randn(*size), AT_ONCE, bound=slimgrad.Relative(rel))
     (error,) = reading.errors
-    assert (error.reach, set(error.sites)) == ("all", sites)
+    assert (error.reach, set(error.sites)) == ("all", {one.site for one in reading.sites})
     assert error.noise2 == pytest.approx(difference(exact, compressed), rel=1e-3)
     for layer, value in error.layers.items():
         own = {name: grad for name, grad in exact.items() if layer_of(name) == layer}
@@ -162,9 +155,10 @@ def test_a_loss_scale_cancels():
 @pytest.mark.parametrize(
     ("make", "size"), [(network, (8, 3, 8, 8)), (attends, (4, 24, 16))], ids=["network", "attention"]
 )
-def test_gradients_are_those_of_a_run_without_measurement_bit_for_bit(make, size):
+@pytest.mark.parametrize("request_", [ALL, AT_ONCE], ids=["apart", "at once"])
+def test_gradients_are_those_of_a_run_without_measurement_bit_for_bit(make, size, request_):
     torch.manual_seed(1)
-    _, compressed, watched, reading = measured(make, torch.randn(*size))
+    _, compressed, watched, reading = measured(make, torch.randn(*size), request_)
     assert reading.errors
     assert same(list(compressed.values()), list(watched.values()))
 
@@ -173,7 +167,7 @@ def test_random_state_and_batch_norm_statistics_stay():
     torch.manual_seed(1)
     x = torch.randn(8, 3, 8, 8)
     states, statistics = [], []
-    for request in (Request(), ALL):
+    for request in (Request(), ALL, AT_ONCE):
         model = nn.Sequential(*network()[:3], nn.Dropout(0.5), *network()[3:])
         with slimgrad.attach(model, bound=BOUND, min_bytes=64) as session:
             session.tuning.meter.begin(1, request)
@@ -182,8 +176,8 @@ def test_random_state_and_batch_norm_statistics_stay():
             session.tuning.meter.end()
         states.append(torch.get_rng_state())
         statistics.append(model[1].running_var.clone())
-    assert torch.equal(*states)
-    assert torch.equal(*statistics)
+    assert all(torch.equal(states[0], other) for other in states)
+    assert all(torch.equal(statistics[0], other) for other in statistics)
 
 
 def test_only_what_is_asked_for_is_kept_and_measured():

@@ -209,7 +209,8 @@ class Meter:
     def _finer(self, stored: Stored, tensor: torch.Tensor) -> Finer | torch.Tensor | None:
         """Return what an error that is followed or looked at is compared with; None where it is neither."""
         request, site = self._request, stored.site
-        if request.travels is None or site not in request.travels | request.looks | request.at_once:
+        is_followed = request.travels is not None and site in request.travels
+        if not (is_followed or site in request.looks or request.goes_at_once(site)):
             return None
         return Finer.of(stored, tensor) or tensor.detach()
 
@@ -240,7 +241,7 @@ class Meter:
             if stored.probe.original is None or stored.kept is not None:  # kept since: it is exact now
                 continue
             site = stored.probe.reading.site
-            if site in self._request.at_once:
+            if self._request.goes_at_once(site):
                 at_once.append((stored, slots))
                 continue
             kind = type(node).__name__

@@ -124,7 +124,7 @@ def _union(requests: list[Request], step: int) -> Request:
     gradients = _union_of_sites([request.gradients for request in requests])
     errors = _union_of_sites([request.errors for request in requests])
     looks = frozenset[Site]().union(*(request.looks for request in requests))
-    follow = [one for one in requests if one.travels is None or one.travels or one.at_once] or [NOTHING]
+    follow = [one for one in requests if not one.travels == one.at_once == frozenset()] or [NOTHING]
     followed = follow[step % len(follow)]
     is_look = all(one.is_look for one in requests if not one.is_empty)
     return Request(gradients, errors, followed.travels, looks, followed.at_once, is_look)

@@ -55,7 +55,7 @@ class Request(NamedTuple):
     errors: frozenset[Site] | None = frozenset()  # own and near; keeps the original until backward
     travels: frozenset[Site] | None = frozenset()  # own and far: a step more. Of those not in `errors`, a finer code
     looks: frozenset[Site] = frozenset()  # own and near, by a finer code
-    at_once: frozenset[Site] = frozenset()  # all of these in one, by a finer code: no more than a backward pass
+    at_once: frozenset[Site] | None = frozenset()  # own and far of all these in one, by a finer code: a backward pass
     is_look: bool = False  # nothing needs to be said of sites that are not in `errors` or `looks`
 
     @property
@@ -65,6 +65,10 @@ class Request(NamedTuple):
     def looks_at(self, site: Site) -> bool:
         """Return whether own and near errors of the site are to be measured."""
         return self.errors is None or site in self.errors or site in self.looks
+
+    def goes_at_once(self, site: Site) -> bool:
+        """Return whether the error of the site is to be measured together with those of others."""
+        return self.at_once is None or site in self.at_once
 
 
 NOTHING = Request()
