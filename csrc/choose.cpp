@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kSampleRun = 64, kSampleRuns = 256, kRunsPerChannel = 2, kGolden = 40503;
 constexpr int64_t kUsualRuns = 16, kUsualStretch = 6;
 constexpr int kCandidates = 8;
-constexpr double kMostFitting = 16.0, kUsualReach = 1.0;
+constexpr double kMostFitting = 4.0, kUsualReach = 4.0;
 constexpr double kArithmetic = 0x1p-22, kSmallestEps = 0x1p-100, kLargestEps = 0x1p100, kExactStep = 0x1p-126;
 constexpr double kWellConditioned = 1e-10, kSqrt2 = 1.4142135623730951;
 constexpr int kEpsBits = 8, kCoarseReach = 256;

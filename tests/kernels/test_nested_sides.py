@@ -128,7 +128,7 @@ def test_a_value_that_many_neighbours_share_comes_back_nearly_as_it_was(source, 
     error = (restored.float() - x.float()).view(32, wish.channels, 256)
     assert float((error.abs() / rms[:, None]).max()) < 0.5 * 1.6  # the RMS is that of a few rows
     off = (error[0, :, 16] / rms).abs()  # of the background, where its step is 1 RMS
-    assert float(off.max()) < (0.04 if has_edges else 0.01)
+    assert float(off.max()) < (0.2 if has_edges else 0.01)
     assert float(off.median()) < 0.01
 
 

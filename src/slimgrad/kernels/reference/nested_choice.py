@@ -40,7 +40,7 @@ COARSE_REACH = 256  # in 16 bits every level that is coded costs rounding for al
 USUAL_RMS = 6.0  # ... so levels end here, and the few values beyond escape
 USUAL_RUNS, USUAL_STRETCH = 16, 6  # runs of each channel in which such stretches of equal values are looked for
 CANDIDATES = 8  # the first so many values of a channel that have one: edges of maps have others than their middle
-MOST_FITTING, USUAL_REACH = 16.0, 1.0  # a step may become so many times finer, but must reach so many RMS
+MOST_FITTING, USUAL_REACH = 4.0, 4.0  # a step may become so many times finer, but must reach so many RMS
 WELL_CONDITIONED = 1e-10  # below this share of the mean's square, the difference that gives the variance is noise
 
 
