@@ -46,6 +46,7 @@ from slimgrad.attached import tensors_in
 from slimgrad.bounds.base import (
     NEGLIGIBLE,
     NOTHING,
+    SUDDEN,
     ErrorReading,
     Reach,
     Reader,
@@ -78,7 +79,7 @@ from slimgrad.tiers import eps_of
 
 QUOTA = 1 / 16  # of the original bytes; one tensor may always be kept
 TRAVEL, NEAR = "travel", "near "  # the stream of all errors that are passed on, and those of single sites
-N_NEAR = 1  # layers
+N_NEAR, N_NEAR_SUDDEN = 1, 2  # layers; behind queries and keys a projection and the norm before it, which is small
 SAMPLE_VALUES = 1 << 12
 SEEN, EXACT, AT_ONCE = "slimgrad.seen", "slimgrad.exact", "slimgrad.at_once"  # in the metadata of a node
 
@@ -299,7 +300,8 @@ class Meter:
         request = self._request
         if request.looks_at(site):
             self._near.add(site)
-            self._streams.add(following, slot, NEAR + site_key(site), error, N_NEAR)
+            is_sudden = any(reading.role in SUDDEN for reading in self._probes.get(site, {}).values())
+            self._streams.add(following, slot, NEAR + site_key(site), error, N_NEAR_SUDDEN if is_sudden else N_NEAR)
         if request.travels is None or site in request.travels:
             self._travelling.add(site)
             self._streams.add(following, slot, TRAVEL, error)

@@ -79,14 +79,28 @@ def test_errors_that_stay_go_along_with_any_role():
     assert to_follow(2, sites) == {(f"layer{i}", 1) for i in range(9)} | {SMALL}
 
 
-def test_in_its_first_turn_a_site_is_told_apart_and_from_then_on_all_are_measured_at_once():
-    sites = {**sites_of(3, "layer norm input", n=0), site_key(SMALL): entry_of(site_reading(SMALL, numel=10))}
+@pytest.mark.parametrize("role", ["layer norm input", "batch norm input"])
+def test_sites_are_told_apart_and_batch_norms_measured_at_once_in_every_other_turn(role):
+    sites = {**sites_of(3, role, n=0), site_key(SMALL): entry_of(site_reading(SMALL, numel=10))}
     travelling = {(f"layer{i}", 1) for i in range(3)}
     assert wanted(2, sites) == Request(travels=travelling | {SMALL}, looks=travelling)
-    sites["layer0#1"]["far"]["n"] = sites["layer1#1"]["far"]["n"] = 1
-    assert wanted(2, sites) == Request(travels=travelling | {SMALL}, looks=frozenset({("layer2", 1)}))
-    sites["layer2#1"]["far"]["n"] = 1
-    assert wanted(2, sites) == Request(at_once=travelling | {SMALL})
+    is_alike = role == turns.ALIKE
+    for turn in range(1, 5):
+        for key in sites.keys() - {site_key(SMALL)}:
+            sites[key]["far"]["n"] = turn
+        if is_alike and turn % turns.APART_EVERY:
+            assert wanted(2, sites) == Request(at_once=travelling | {SMALL})
+        else:
+            assert wanted(2, sites) == Request(travels=travelling | {SMALL}, looks=set() if is_alike else travelling)
+    sites["layer2#1"]["far"]["n"] = 0  # one that is new
+    assert wanted(2, sites).looks >= {("layer2", 1)}
+
+
+def test_an_error_that_stays_is_told_apart_before_it_is_measured_at_once():
+    sites = {**sites_of(3, "batch norm input"), site_key(SMALL): entry_of(site_reading(SMALL, numel=10), n=0)}
+    assert SMALL in wanted(2, sites).travels
+    sites[site_key(SMALL)]["own"]["n"] = 1
+    assert SMALL in wanted(2, sites).at_once
 
 
 def test_what_is_coded_as_finely_as_can_be_is_followed_once_and_then_looked_at_alone():

@@ -39,6 +39,7 @@ Reach = Literal["own", "near", "far", "all"]
 State = dict[str, Any]
 
 NEGLIGIBLE = 1e-5  # Note [Layers]: a convolution's bias before a batch norm has no gradient but rounding
+SUDDEN = frozenset({"attention query, key"})  # roles behind an exponential: what they add may grow within a few steps
 FIRST_STEPS = (1, 2, 5, 10, 20, 50)  # bounds move most at the beginning, and so does what they are derived from
 
 
