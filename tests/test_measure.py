@@ -337,3 +337,13 @@ def test_momentum_is_that_of_the_optimizer(kind, name):
     held = optimizer.state[model[3].weight][name]
     bias = 1 - 0.9 if kind is torch.optim.Adam else 1.0  # of a moment that started at zero, one step ago
     assert reader.momentum == pytest.approx(float(held.abs().mean()) / bias)
+
+
+def test_behind_queries_and_keys_a_look_goes_as_far_as_the_norm_before_their_projection():
+    x = torch.randn(4, 24, 16)
+    *_, everything = measured(attends, x)
+    sites = {one.site: one.role for one in everything.sites if one.site[0].startswith("2")}
+    *_, reading = measured(attends, x, Request(looks=frozenset(sites), is_look=True))
+    near = {sites[error.sites[0]]: set(error.layers) for error in reading.errors if error.reach == "near"}
+    assert near["attention query, key"] == {"2.inner", "2.norm"}
+    assert near["layer norm input"] == {"1.outer", "0"}
