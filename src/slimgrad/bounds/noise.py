@@ -50,6 +50,7 @@ WITH_ATTENTION = 0.2  # ... and at most where there is attention: by parameters,
 YOUNG_WITH_ATTENTION = 50  # steps: until then no bound is loosened there, elsewhere until foresight.YOUNG
 AIM = 0.75  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
 LAYER_AIM = 0.35  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
+CAREFUL = 0.8  # x both where there is attention: in single batches its errors are many times what they are in others
 LOOSEN, LOOSEN_TRIFLE = 2.0, 4.0  # at most, from one measurement to the next; where a site adds no more than ...
 TRIFLE = 1 / 300  # ... of what is aimed at, in all and in every layer
 SET_EVERY = 5  # steps, while some sites wait for their turn
@@ -205,7 +206,7 @@ class Noise:
         loads = state["loads"]
         spent = sum(noise_of(entry) * entry["rel"] ** 2 for entry in state["sites"].values())
         aims = self._aims(loads, state)
-        return foresight.correction(state) * spent > ALARM * AIM * self.e2 or any(
+        return spent > ALARM * self._aims([ALL], state)[0] or any(
             load > ALARM * aim for load, aim in zip(loads.values(), aims, strict=True)
         )
 
@@ -213,14 +214,14 @@ class Noise:
         """Return what is aimed at in each layer, before correction: a share of its gradient."""
         corrections = {**foresight.corrections(state, layers), ALL: foresight.correction(state)}
         aims = [(AIM if layer == ALL else LAYER_AIM * self.cap) / corrections[layer] for layer in layers]
-        return self.e2 * np.array(aims)
+        return self.e2 * _care(state["sites"]) * np.array(aims)
 
     def _spend(self, sites: Sites, state: State, step: int) -> dict[str, float]:
         """Choose the bounds of all sites, in place, and return the noise that is then expected."""
         small = turns.smallest(sites, SMALL)
         keys = list(sites)
         unknown = {role: unknown_share(sites, role) for role in {entry["role"] for entry in sites.values()}}
-        limits, budget = self._limits(sites, state), AIM * self.e2 / foresight.correction(state)
+        limits, budget = self._limits(sites, state), self._aims([ALL], state)[0]
         trifles, most = _trifles(sites, limits, budget), self._most(sites, step)
         items = [
             self._item(sites[key], key in small, key in trifles, unknown[sites[key]["role"]], most) for key in keys
@@ -282,6 +283,10 @@ def _trifles(sites: Sites, limits: np.ndarray, budget: float) -> set[str]:
         for (key, entry), most in zip(sites.items(), used, strict=True)
         if max(most, noise_of(entry) * entry["rel"] ** 2 / budget) < TRIFLE
     }
+
+
+def _care(sites: Sites) -> float:
+    return CAREFUL if turns.has_attention(sites) else 1.0
 
 
 def _forget(sites: Sites) -> None:
