@@ -372,9 +372,11 @@ def _sum(readings: Iterable[SiteReading]) -> SiteReading:
 
 def _rms_and_density(tensor: torch.Tensor, is_sampled: bool) -> tuple[float, float]:
     """Return the RMS of what is not zero, and its share; of a sample, where it tells only kinds of data apart."""
-    if is_sampled and tensor.numel() > SAMPLE_VALUES and fills(tensor, tensor.untyped_storage().nbytes()):
-        apart = tensor.numel() // SAMPLE_VALUES | 1  # odd, so that rows of a map and channels have their turns
-        tensor = tensor.as_strided((tensor.numel() // apart,), (apart,))
+    n_bytes = tensor.untyped_storage().nbytes() if is_sampled and tensor.layout is torch.strided else 0
+    n = n_bytes // tensor.itemsize  # fewer than the tensor has, where it was expanded
+    if n > SAMPLE_VALUES and fills(tensor, n_bytes):
+        apart = n // SAMPLE_VALUES | 1  # odd, so that rows of a map and channels have their turns
+        tensor = tensor.as_strided((n // apart,), (apart,))
     n_nonzero = int(tensor.count_nonzero())
     rms = math.sqrt(float(energy(tensor)) / n_nonzero) if n_nonzero else 0.0
     return rms, n_nonzero / max(1, tensor.numel())
