@@ -139,7 +139,7 @@ def test_complex_parameters_count_with_both_parts(bound):
 
     model, x = Calls(forward, weights=weights, first=first), torch.randn(32, 64)
     with slimgrad.attach(model, bound=bound, min_bytes=64) as session:
-        for _ in range(3):
+        for _ in range(7):
             model.zero_grad()
             model(x).backward()
         audit = session.audit(lambda: model(x))

@@ -35,7 +35,7 @@ class SparseWeight(nn.Module):
 def test_weights_may_be_sparse(layout: torch.layout, how: str) -> None:
     model, x = SparseWeight(layout, how), torch.randn(64, 64)
     with slimgrad.attach(model):
-        for _ in range(3):
+        for _ in range(7):
             model.zero_grad()
             model(x).square().sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
@@ -55,10 +55,10 @@ class Checkpointed(nn.Module):
 def test_what_a_checkpoint_runs_again_within_backward_is_no_new_step() -> None:
     model, x = Checkpointed(), torch.randn(64, 64, requires_grad=True)
     with slimgrad.attach(model) as session:
-        for _ in range(3):
+        for _ in range(7):
             model(x).square().sum().backward()
         session.state_dict()
-        assert session.progress.n_steps == 3
+        assert session.progress.n_steps == 7
 
 
 class Doubled(torch.autograd.Function):
@@ -77,7 +77,7 @@ class Doubled(torch.autograd.Function):
 def test_what_a_first_backward_has_freed_is_not_measured_in_a_second(last) -> None:
     maker, judge = nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
     with slimgrad.attach(judge) as session:
-        for _ in range(3):
+        for _ in range(7):
             made = last(maker(torch.randn(64, 64)))
             judge(made).sum().backward()
             judge(made).square().sum().backward(inputs=list(judge.parameters()))
@@ -98,7 +98,7 @@ class Policy(nn.Module):
 def test_errors_are_measured_behind_a_result_that_is_an_object() -> None:
     model, x = Policy(), torch.randn(64, 64)
     with slimgrad.attach(model) as session:
-        for _ in range(4):
+        for _ in range(7):
             (-model(x).log_prob(x)).sum().backward()
         (state,) = session.tuning.states.values()
         assert state["sites"]
