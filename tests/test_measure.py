@@ -142,12 +142,13 @@ def test_all_sites_at_once_are_the_error_of_the_gradient_to_floating_point_accur
     assert error.noise2 > 1e-8 * energy(exact)  # or nothing was measured
 
 
-def test_a_loss_scale_cancels():
+@pytest.mark.parametrize("request_", [ALL, AT_ONCE], ids=["apart", "at once"])
+def test_a_loss_scale_cancels(request_):
     torch.manual_seed(1)
     x = torch.randn(8, 3, 8, 8)
     shares = []
     for scale in (1.0, 1024.0):
-        *_, reading = measured(network, x, scale=scale)
+        *_, reading = measured(network, x, request_, scale=scale)
         shares.append({error.sites: error.noise2 / reading.energy for error in reading.errors})
     assert shares[0] == pytest.approx(shares[1], rel=1e-3)
 

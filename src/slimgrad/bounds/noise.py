@@ -13,11 +13,11 @@ where it buys the most bytes, with a limit per layer (rates.py). The state, besi
     broken        by layer, whose limit a measurement or an audit found exceeded: the step, and the share of the last
 
 Bounds are set anew when all sites that were due have had their turn, every few steps until then, and at once when a
-measurement, or a look between rounds, says that a layer or the whole gets more than its share. From step YOUNG on a
-bound becomes looser, by at most LOOSEN and only after a new measurement, the second at least, and not one that found
-much more than expected; errors that travel must have been followed once. While that alone keeps many bytes,
-measurements come sooner. What no step keeps within the limits is kept exactly, and tried again later: what is exact is
-not measured, so what was known of it is slowly forgotten.
+measurement, or a look between rounds, says that a layer or the whole gets more than its share. From step YOUNG on,
+later where there is attention, a bound becomes looser, by at most LOOSEN and only after a new measurement, the second
+at least, and not one that found much more than expected; errors that travel must have been followed once. While that
+alone keeps many bytes, measurements come sooner. What no step keeps within the limits is kept exactly, and tried again
+later: what is exact is not measured, so what was known of it is slowly forgotten.
 """
 
 from __future__ import annotations

@@ -67,15 +67,12 @@ def measure(sites: Sites, error: ErrorReading, reading: Reading, expected: Mappi
     `expected` is the noise of all and of each layer, as `loads` returns it: gradients were seen with their errors.
     """
     keys = [key for key in map(site_key, error.sites) if key in sites and sites[key]["seen"]]
-    pairs: list[tuple[State, Reach]] = [
-        (sites[key], reach) for key in keys for reach in reaches_of(sites[key], error.reach)
-    ]
-    before = sum(entry[reach]["noise"] * entry["seen"] ** 2 for entry, reach in pairs)
+    pairs = [(key, reach) for key in keys for reach in reaches_of(sites[key], error.reach)]
+    before = sum(sites[key][reach]["noise"] * sites[key]["seen"] ** 2 for key, reach in pairs)
     nears = _nears(reading) if error.reach == "far" else {}
     fars = {key: sites[key]["far"]["noise"] for key in keys if key not in nears}
-    split = _shared_out(error, pairs, [nears.get(key, {}) for key in keys] if nears else [{} for _ in pairs])
-    for (entry, reach), own in zip(pairs, split, strict=True):
-        _measure_one(entry, replace(own, reach=reach), reading, expected)
+    for (key, reach), own in zip(pairs, _shared_out(error, sites, pairs, nears), strict=True):
+        _measure_one(sites[key], replace(own, reach=reach), reading, expected)
     if error.reach in ("far", "all"):
         for key, far in fars.items():  # what is far contains what is near, which was not told apart
             if far > 0:
@@ -108,7 +105,7 @@ def _measure_one(entry: State, error: ErrorReading, reading: Reading, expected: 
 
 
 def _shared_out(
-    error: ErrorReading, pairs: list[tuple[State, Reach]], nears: list[Mapping[str, float]]
+    error: ErrorReading, sites: Sites, pairs: list[tuple[str, Reach]], nears: Mapping[str, Mapping[str, float]]
 ) -> list[ErrorReading]:
     """Return one reading per part of a site of what several do together: of every layer's error what each did ...
 
@@ -117,14 +114,14 @@ def _shared_out(
     """
     if len(pairs) <= 1:
         return [error] * len(pairs)
-    parts = [entry[reach] for entry, reach in pairs]
-    rel2 = np.array([entry["seen"] ** 2 for entry, _ in pairs])
+    parts = [sites[key][reach] for key, reach in pairs]
+    rel2 = np.array([sites[key]["seen"] ** 2 for key, _ in pairs])
     is_first = error.reach == "far" and not any(part["n"] for part in parts)
-    noise = np.array([entry["near" if is_first else reach]["noise"] for entry, reach in pairs]) * rel2
+    noise = np.array([sites[key]["near" if is_first else reach]["noise"] for key, reach in pairs]) * rel2
     noise = noise / noise.sum() if noise.sum() > 0 else np.full(len(pairs), 1.0 / len(pairs))
     split: list[dict[str, float]] = [{} for _ in pairs]
     for layer, value in error.layers.items():
-        near = np.array([found.get(layer, 0.0) for found in nears])
+        near = np.array([nears.get(key, {}).get(layer, 0.0) for key, _ in pairs])
         near *= min(1.0, value / near.sum()) if near.sum() > 0 else 0.0
         known = np.array([part["shares"].get(layer, 0.0) for part in parts]) * rel2
         known = np.where(near > 0, 0.0, known)

@@ -96,10 +96,9 @@ def give(sites: Sites, known: Sites, reading: Reading, every: int, trifle: float
     """
     seen = {site_key(one.site) for one in reading.sites}
     measured = {site_key(one.site) for one in reading.sites if one.rms or one.density < 1.0}
-    followed = _sites_in(reading, "far") | {key for key in _sites_in(reading, "all") if sites[key]["travels"]}
-    went_along = (
-        set[str]().union(*(_sites_in(reading, reach) for reach in ("own", "far", "all"))) if followed else set()
-    )
+    at_once, far = _sites_in(reading, "all"), _sites_in(reading, "far")
+    followed = far | {key for key in at_once if sites[key]["travels"]}
+    went_along = _sites_in(reading, "own") | far | at_once if followed else set()
     is_growing = _growth(followed & known.keys(), known, sites) > GROWING
     following = _next_round(reading.step, every)
     next_but_one = _next_round(following, every)
