@@ -67,7 +67,7 @@ def measure(sites: Sites, error: ErrorReading, reading: Reading, expected: Mappi
     `expected` is the noise of all and of each layer, as `loads` returns it: gradients were seen with their errors.
     """
     keys = [key for key in map(site_key, error.sites) if key in sites and sites[key]["seen"]]
-    pairs = [(key, reach) for key in keys for reach in reaches_of(sites[key], error.reach)]
+    pairs: list[tuple[str, Reach]] = [(key, part) for key in keys for part in reaches_of(sites[key], error.reach)]
     before = sum(sites[key][reach]["noise"] * sites[key]["seen"] ** 2 for key, reach in pairs)
     nears = _nears(reading) if error.reach == "far" else {}
     fars = {key: sites[key]["far"]["noise"] for key in keys if key not in nears}
