@@ -115,6 +115,14 @@ def test_what_limits_save_is_spent_elsewhere():
     assert limited[1] > alone[1]
 
 
+def test_limits_are_spent_also_where_all_steps_are_the_coarsest_at_first():
+    items = [Item(10_000, "sparse", 1.2, 0.8, 0.25) for _ in range(3)]
+    of_two = np.array([[3.2, 0.0, 3.2]]) / 0.03
+    noise = 0.8 * np.square(cheapest(items, 0.03, of_two))
+    assert 0.95 < noise.sum() / 0.03 <= 1.0
+    assert 0.95 < (noise[0] + noise[2]) / (0.03 / 4.0) <= 1.0
+
+
 def test_a_limit_that_no_step_keeps_means_exact():
     assert cheapest([Item(1_000, "signed", 1.0, 1e-9, 2.0)], 1.0, np.array([[1e12]])) == [0.0]
 

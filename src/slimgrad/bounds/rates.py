@@ -27,7 +27,8 @@ CURVES = {  # bits per value at those steps
 }
 BASE = {"sparse": 0.5, "signed": 0.0, "centred": 0.0}  # of those, what where the zeros are takes, roughly
 EXACT_BITS = 32.0
-N_PRICES, SETTLED = 60, 2e-3  # rounds at most; the relative change of all steps from which on there are no more
+N_PRICES, SETTLED = 60, 2e-3  # rounds at most; the relative change of all steps from which on there are no more ...
+MET = 0.03  # ... if besides no limit is passed by more, and one is met as nearly or no step may be coarser
 PRICE_POWER = 0.7  # of a limit's excess: noise goes with price ** -0.7 to -1, so this neither creeps nor swings
 LOWEST_PRICE = 1e-9  # bits for all that a limit allows: nothing
 N_CLAMPS = 100  # at most
@@ -74,7 +75,8 @@ def cheapest(items: Sequence[Item], budget: float, limits: np.ndarray | None = N
         before, loads = steps, weights @ steps**2
         prices = np.maximum(LOWEST_PRICE, prices * np.clip(loads, 0.01, 100.0) ** PRICE_POWER)
         steps = market.steps(prices @ weights)
-        if (np.abs(steps - before) <= SETTLED * before).all():
+        is_met = abs(loads.max() - 1.0) <= MET or (loads.max() < 1.0 and (steps == market.coarsest).all())
+        if is_met and (np.abs(steps - before) <= SETTLED * before).all():
             break
     return _within_limits(steps, weights).tolist()
 
@@ -88,7 +90,7 @@ class _Market:
         base = np.array([BASE[item.curve] for item in items])
         finest = np.array([CURVES[item.curve][0] for item in items])
         self.value = numel * np.maximum(factor, 1e-3)  # of one bit of the curve
-        self._coarsest = np.array([item.coarsest for item in items])
+        self.coarsest = np.array([item.coarsest for item in items])
         self._exact_from = (numel * (EXACT_BITS - base) - self.value * (finest - base)) / FINEST_STEP**2
         self._log_value = np.log2(self.value)
         curves = np.array([item.curve for item in items])
@@ -100,7 +102,7 @@ class _Market:
         for response, ours in self._of_curve:
             wanted[ours] = np.interp(wanted[ours], *response)
         wanted = np.exp2(wanted)
-        return np.where(price > self._exact_from, 0.0, np.minimum(wanted, self._coarsest))
+        return np.where(price > self._exact_from, 0.0, np.minimum(wanted, self.coarsest))
 
 
 def _response(measured: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
