@@ -8,6 +8,7 @@ import pytest
 
 from slimgrad.bounds import turns
 from slimgrad.bounds.base import ErrorReading, Reading, Request, SiteReading, site_key
+from slimgrad.bounds.foresight import YOUNG
 from slimgrad.bounds.rates import EXACT_BITS, FINEST_STEP
 from slimgrad.bounds.sensitivity import ALL, START, seen
 from slimgrad.bounds.turns import ABSENT, LEFT_OUT_BITS, QUOTA
@@ -122,9 +123,17 @@ def test_between_rounds_the_smallest_are_looked_at():
 def test_queries_and_keys_are_looked_at_as_well():
     keys, gelus = (sites_of(9, role, due=1000) for role in ("attention query, key", "gelu input"))
     sites = {**keys, **{f"gelu {key}": entry for key, entry in gelus.items()}}
-    request = wanted(125, sites)
+    request = wanted(150, sites)
     assert request == Request(looks=frozenset((f"layer{i}", 1) for i in range(9)), is_look=True)
-    assert wanted(126, sites).is_empty
+    assert wanted(151, sites).is_empty
+
+
+def test_what_attention_reads_is_followed_together():
+    sites = sites_of(2, "attention query, key")
+    sites["result#1"], sites["norm#1"] = (sites_of(1, role)["layer0#1"] for role in ("attention result", "gelu input"))
+    assert to_follow(2, sites) in ({("layer0", 1), ("layer1", 1), ("result", 1)}, {("norm", 1)})
+    sites["norm#1"]["due"] = 10_000
+    assert to_follow(2, sites) == {("layer0", 1), ("layer1", 1), ("result", 1)}
 
 
 def test_those_are_looked_at_that_take_the_most_of_what_a_layer_may_suffer():
@@ -137,12 +146,10 @@ def test_those_are_looked_at_that_take_the_most_of_what_a_layer_may_suffer():
     assert wanted(25, sites).looks == {("layer8", 1), ("layer9", 1)}
 
 
-def test_looks_come_half_as_often_in_a_network_that_has_settled_and_has_no_attention():
+def test_looks_come_half_as_often_in_a_network_that_has_settled():
     sites = {**sites_of(10, due=10_000), site_key(SMALL): entry_of(site_reading(SMALL, numel=100), due=10_000)}
     asked = [step for step in range(1, 301) if not wanted(step, sites).is_empty]
     assert asked == [25, 50, 75, 100, 150, 200, 250, 300]
-    sites |= sites_of(1, "attention query, key", due=10_000)
-    assert [step for step in range(101, 301) if turns.is_look(step, sites, EVERY)] == list(range(125, 301, 25))
 
 
 def test_where_all_is_exact_it_asks_now_and_then():
@@ -170,15 +177,22 @@ def followed(step, *sites, reach="far"):
 
 
 @pytest.mark.parametrize("reach", ["far", "all"])
-@pytest.mark.parametrize("role", ["conv input", "batch norm input", "layer norm input"])
-def test_a_site_sits_out_every_other_round_but_waits_not_for_a_far_older_network(role, reach):
+@pytest.mark.parametrize(
+    ("role", "rounds"),
+    [
+        ("conv input", [5, 20, 50, 200, 400, 600, 800]),
+        ("batch norm input", [5, 20, 50, 200, 400, 600, 800]),
+        ("attention query, key", [5, 20, 50, 100, 200, 400, 600, 800]),
+    ],
+)
+def test_a_site_sits_out_every_other_round_but_waits_not_for_a_far_older_network(role, rounds, reach):
     sites, steps = sites_of(1, role, n=0), []
     turns.give(sites, sites, measured(1, ("layer0", 1)), EVERY, 1e-9)  # gradients alone
     for step in range(2, 1000):
         if sites["layer0#1"]["due"] <= step:
             sites = after(sites, followed(step, ("layer0", 1), reach=reach))
             steps.append(step)
-    assert steps == [5, 20, 50, 100, 200, 400, 600, 800]
+    assert steps == rounds
 
 
 @pytest.mark.parametrize(("noise", "due"), [(1.3e-4, 400), (1.5e-4, 300)])
@@ -230,10 +244,17 @@ def test_sites_that_did_not_run_or_had_no_gradient_leave_their_turn_to_others():
 
 def test_those_in_a_hurry_have_their_next_turn_together():
     sites = sites_of(3, due=700)
-    turns.hurry(sites, ["layer0#1", "layer2#1"], 108, EVERY)
+    turns.hurry(sites, ["layer0#1", "layer2#1"], 108, EVERY, YOUNG)
     assert [entry["due"] for entry in sites.values()] == [125, 700, 125]
-    turns.hurry(sites, ["layer0#1"], 130, EVERY)
+    turns.hurry(sites, ["layer0#1"], 130, EVERY, YOUNG)
     assert sites["layer0#1"]["due"] == 125
+
+
+@pytest.mark.parametrize(("step", "due"), [(20, 50), (25, 50), (50, 75)])
+def test_nobody_hurries_while_no_bound_may_be_loosened(step, due):
+    sites = sites_of(1, due=700)
+    turns.hurry(sites, ["layer0#1"], step, EVERY, young=50)
+    assert sites["layer0#1"]["due"] == due
 
 
 def test_the_smallest_sites_are_those_that_fit_in_a_share_of_all_values():

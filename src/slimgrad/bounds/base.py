@@ -40,6 +40,8 @@ State = dict[str, Any]
 
 NEGLIGIBLE = 1e-5  # Note [Layers]: a convolution's bias before a batch norm has no gradient but rounding
 SUDDEN = frozenset({"attention query, key"})  # roles behind an exponential: what they add may grow within a few steps
+ATTENTION = SUDDEN | {"attention value", "attention result"}  # all that attention reads
+LOG_SOFTMAX = frozenset({"log-softmax result"})
 FIRST_STEPS = (1, 2, 5, 10, 20, 50)  # bounds move most at the beginning, and so does what they are derived from
 
 

@@ -30,7 +30,19 @@ from typing import ClassVar
 import numpy as np
 
 from slimgrad.bounds import foresight, sensitivity, turns
-from slimgrad.bounds.base import NEGLIGIBLE, NOTHING, Reading, Request, Site, State, is_due, site_key, site_of
+from slimgrad.bounds.base import (
+    ATTENTION,
+    LOG_SOFTMAX,
+    NEGLIGIBLE,
+    NOTHING,
+    Reading,
+    Request,
+    Site,
+    State,
+    is_due,
+    site_key,
+    site_of,
+)
 from slimgrad.bounds.fixed import Exact, Relative
 from slimgrad.bounds.rates import COARSEST_STEP, FINEST_STEP, Item, bits, cheapest, factor_of
 from slimgrad.bounds.sensitivity import (
@@ -49,8 +61,9 @@ START_MEANT_FOR = 0.05  # e2: what Relative(START) for all costs narrow networks
 WITH_ATTENTION = 0.2  # ... and at most where there is attention: by parameters, at step 20 of a GPT
 YOUNG_WITH_ATTENTION = 50  # steps: until then no bound is loosened there, elsewhere until foresight.YOUNG
 AIM = 0.75  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
-LAYER_AIM = 0.35  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
-CAREFUL = 0.8  # x both where there is attention: in single batches its errors are many times what they are in others
+LAYER_AIM = 0.38  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
+AT_MOST = {ATTENTION: 0.25, LOG_SOFTMAX: 0.05}  # of both: what such may take that grows tenfold in a few dozen steps
+BY_ENERGY = 0.8  # of what is aimed at, where the budget is one of parameters: energies differ more from batch to batch
 LOOSEN, LOOSEN_TRIFLE = 2.0, 4.0  # at most, from one measurement to the next; where a site adds no more than ...
 TRIFLE = 1 / 300  # ... of what is aimed at, in all and in every layer
 SET_EVERY = 5  # steps, while some sites wait for their turn
@@ -58,6 +71,7 @@ ALARM = 1.2  # x what is aimed at: expected from here on, bounds are set anew at
 RECENT = 2.5  # x every: a site that sat out a round was measured less long ago than this
 GONE = 5  # x every: a site that has not run for longer, in a layer frozen since, say, is new when it runs again
 MUCH_COARSER, MANY_BYTES = 1.4, 0.1  # of a step, and of all bytes: what is worth a measurement before its time
+NEARLY = 0.99  # x the coarsest that a site may have: from here on, that holds it back
 SMALL = 1 / 500  # of all values: the smallest tensors, up to this much in all, are coded as finely as can be
 LITTLE = 1 / 20  # of a layer's limit: below, an audit that finds many times what was expected says nothing
 ONE_BATCH = 0.7  # weight of an audit among measurements, of which a few make one of all sites
@@ -184,9 +198,8 @@ class Noise:
 
     def _most(self, sites: Sites, step: int) -> float:
         """Return the loosest bound that any site may have in this step."""
-        if turns.has_attention(sites):
-            return self._first(WITH_ATTENTION) if step < YOUNG_WITH_ATTENTION else math.inf
-        return self._first() if step < foresight.YOUNG else math.inf
+        first = self._first(WITH_ATTENTION) if turns.has_attention(sites) else self._first()
+        return first if step < _young(sites) else math.inf
 
     def _is_gone(self, entry: State, step: int) -> bool:
         """Return whether a site has not run for so long that its share is for others; exact ones have none."""
@@ -214,7 +227,7 @@ class Noise:
         """Return what is aimed at in each layer, before correction: a share of its gradient."""
         corrections = {**foresight.corrections(state, layers), ALL: foresight.correction(state)}
         aims = [(AIM if layer == ALL else LAYER_AIM * self.cap) / corrections[layer] for layer in layers]
-        return self.e2 * _care(state["sites"]) * np.array(aims)
+        return self.e2 * np.array(aims)
 
     def _spend(self, sites: Sites, state: State, step: int) -> dict[str, float]:
         """Choose the bounds of all sites, in place, and return the noise that is then expected."""
@@ -236,7 +249,7 @@ class Noise:
             if rel > LOOSEN * entry["rel"]:  # a trifle, and soon no more where errors do not grow as its square
                 soon.append(key)
             entry["rel"] = rel
-        turns.hurry(sites, soon, step, self.every)
+        turns.hurry(sites, soon, step, self.every, _young(sites))
         return loads(sites)
 
     def _item(self, entry: State, is_small: bool, is_trifle: bool, unknown: float, most: float) -> Item:
@@ -251,28 +264,48 @@ class Noise:
         return Item(entry["numel"], entry["curve"], factor, noise_of(entry) / (2.0 * unit) ** 2, coarsest)
 
     def _limits(self, sites: Sites, state: State) -> np.ndarray:
-        """Return one row per layer: what a step of 1 RMS at each site adds, as a share of what the layer may suffer."""
+        """Return one row per layer: what a step of 1 RMS at each site adds, as a share of what the layer may suffer.
+
+        And for each of them, and the whole, one more of those sites which may take only a part of it.
+        """
         layers, shares = shares_of(sites)
-        aims = self._aims(layers, state)
-        units = np.array([entry["unit"] for entry in sites.values()])
-        return shares / (2.0 * units) ** 2 / aims[:, None]
+        aims = self._aims([*layers, ALL], state)
+        aims[:-1] *= [BY_ENERGY if layer == ALL else 1.0 for layer in layers]
+        whole = [noise_of(entry) for entry in sites.values()]
+        steps = np.array([2.0 * entry["unit"] for entry in sites.values()])
+        rows = np.vstack([shares, whole]) / steps**2 / aims[:, None]
+        limited = [rows[:-1]]
+        for roles, most in AT_MOST.items():
+            are_ours = np.array([entry["role"] in roles for entry in sites.values()])
+            limited += [rows * are_ours / most] if are_ours.any() else []
+        return np.vstack(limited)
 
 
 def _held_back(
     sites: Sites, small: set[str], items: Sequence[Item], steps: Sequence[float], budget: float, limits: np.ndarray
 ) -> list[str]:
     """Return the sites that would be much coarser but for want of a measurement; none where that keeps few bytes."""
+    many = MANY_BYTES * sum(entry["numel"] * entry["bits"] for entry in sites.values())
     free = [
         item if key in small else replace(item, coarsest=COARSEST_STEP) for key, item in zip(sites, items, strict=True)
     ]
-    wishes = cheapest(free, budget, limits)
-    gains = {
+    most = [
+        item.coarsest if now >= NEARLY * before.coarsest else now
+        for item, before, now in zip(free, items, steps, strict=True)
+    ]
+    if sum(_gains(sites, free, steps, most).values()) <= many:  # as mostly; solving once more takes a while
+        return []
+    gains = _gains(sites, free, steps, cheapest(free, budget, limits))
+    return list(gains) if sum(gains.values()) > many else []
+
+
+def _gains(sites: Sites, items: Sequence[Item], steps: Sequence[float], wishes: Sequence[float]) -> dict[str, float]:
+    """Return by site the bits that much coarser steps would save."""
+    return {
         key: item.numel * item.factor * (bits(item.curve, now) - bits(item.curve, wish))
         for key, item, now, wish in zip(sites, items, steps, wishes, strict=True)
         if now and wish > MUCH_COARSER * now
     }
-    n_bits = sum(entry["numel"] * entry["bits"] for entry in sites.values())
-    return list(gains) if sum(gains.values()) > MANY_BYTES * n_bits else []
 
 
 def _trifles(sites: Sites, limits: np.ndarray, budget: float) -> set[str]:
@@ -285,8 +318,9 @@ def _trifles(sites: Sites, limits: np.ndarray, budget: float) -> set[str]:
     }
 
 
-def _care(sites: Sites) -> float:
-    return CAREFUL if turns.has_attention(sites) else 1.0
+def _young(sites: Sites) -> int:
+    """Return the step from which on bounds are loosened."""
+    return YOUNG_WITH_ATTENTION if turns.has_attention(sites) else foresight.YOUNG
 
 
 def _forget(sites: Sites) -> None:

@@ -2,7 +2,7 @@
 
     turns.request(step, sites, every)                    what to measure in this step
     turns.give(sites, known, reading, every, trifle)     after a reading: the next turn of each, in place
-    turns.hurry(sites, keys, step, every)                these are worth a measurement before the next round
+    turns.hurry(sites, keys, step, every, young)         these are worth a measurement before the next round
 
 Note [When]. Rounds begin at the first steps and then every so often. A site sits out every other one, unless what was
 followed adds much more than it did, or the network would be far older by then. Between rounds some sites are looked at,
@@ -10,7 +10,7 @@ which costs little. The smallest: they belong to the last layers, whose errors g
 (fourfold in 50 steps, the input of a classifier). The two that take the most of what some layer may suffer. And queries
 and keys, which stand behind an exponential: in a GPT what they added grew thirtyfold in 40 steps, when its attention
 began to matter. All but the smallest are large, so what is coded stands in for the originals. Looks come four times as
-often as rounds where there are queries and keys, or the network is new, and else twice.
+often as rounds where the network is new, and else twice.
 
 Note [Together]. Following errors costs another backward pass, however many they are. So all sites of a role have their
 turn in the same step, whoever is due: what several do together is shared out as it was expected of each. Of each, what
@@ -27,7 +27,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from slimgrad.bounds.base import FIRST_STEPS, SUDDEN, Reach, Reading, Request, Site, State, is_due, site_key, site_of
+from slimgrad.bounds.base import (
+    ATTENTION,
+    FIRST_STEPS,
+    SUDDEN,
+    Reach,
+    Reading,
+    Request,
+    Site,
+    State,
+    is_due,
+    site_key,
+    site_of,
+)
 from slimgrad.bounds.rates import EXACT_BITS, FINEST_STEP
 from slimgrad.bounds.sensitivity import ALL, Sites, noise_of
 
@@ -36,9 +48,10 @@ LEFT_OUT_BITS = 2.0  # per value, at most: what a code has left out, coded
 LOOKED_AT = 1 / 64  # of all values: the smallest sites, which are looked at between rounds
 PARTS_OF_A_ROUND = 4
 ALIKE = "batch norm input"  # most of what these do is done to the convolution right before; see Note [Together] ...
-APART_EVERY = 2  # ... so in the first of so many turns they are told apart, and all others in every one
+APART_EVERY = 4  # ... so in the first of so many turns they are told apart, and all others in every one
 N_EXPOSED = 2  # sites that take the most of what some layer may suffer
-MOST_AGING, AT_FIRST = 2.5, 8  # x its age: the oldest that a network may be at the next round; and its age at first
+MOST_AGING, AT_FIRST = 4.0, 8  # x its age: the oldest that a network may be at the next round; and its age at first
+MOST_AGING_WITH_ATTENTION = 2.5
 ABSENT = 5  # steps, up to two more, until a site that did not run in its turn has another
 GROWING = 1.4  # x what was known of all that was followed, after learning: from here on, none sits out a round
 SURPRISE = 1.5  # x what was known of a site: from here on, its bound is not loosened
@@ -79,8 +92,7 @@ def has_attention(sites: Sites) -> bool:
 def is_look(step: int, sites: Sites, every: int) -> bool:
     """Return whether this is a step between rounds, in which some sites are looked at; see Note [When]."""
     coded = [entry for entry in sites.values() if entry["rel"]]
-    is_often = step <= every or has_attention(sites)
-    is_time = step % (_between(every) if is_often else 2 * _between(every)) == 0
+    is_time = step % (_between(every) if step <= every else 2 * _between(every)) == 0
     return is_time and bool(coded) and not some_are_due(sites, step)
 
 
@@ -102,7 +114,8 @@ def give(sites: Sites, known: Sites, reading: Reading, every: int, trifle: float
     is_growing = _growth(followed & known.keys(), known, sites) > GROWING
     following = _next_round(reading.step, every)
     next_but_one = _next_round(following, every)
-    sits_out_none = is_growing or next_but_one > MOST_AGING * max(reading.step, AT_FIRST)
+    most_aging = MOST_AGING_WITH_ATTENTION if has_attention(sites) else MOST_AGING
+    sits_out_none = is_growing or next_but_one > most_aging * max(reading.step, AT_FIRST)
     for key, entry in sites.items():
         if key in measured:
             usual = SURPRISE * noise_of(known[key]) if key in known else math.inf
@@ -118,9 +131,9 @@ def give(sites: Sites, known: Sites, reading: Reading, every: int, trifle: float
             )  # it did not run: others first. Not in phase with GANs
 
 
-def hurry(sites: Sites, keys: Iterable[str], step: int, every: int) -> None:
-    """Let sites have their next turn before the next round, all at the same step, in place."""
-    soon = (step // _between(every) + 1) * _between(every)
+def hurry(sites: Sites, keys: Iterable[str], step: int, every: int, young: int) -> None:
+    """Let sites have their next turn before the next round, all at the same step, from `young` on, in place."""
+    soon = (max(step, young - 1) // _between(every) + 1) * _between(every)
     for key in keys:
         sites[key]["due"] = min(sites[key]["due"], soon)
 
@@ -184,8 +197,13 @@ def _is_to_be_told_apart(entry: State) -> bool:
 
 def _together(first: str, coded: list[str], sites: Sites) -> list[str]:
     """Return the sites to measure in one step; see Note [Together]."""
-    role = sites[first]["role"]
-    return _most_noise_first([key for key in coded if sites[key]["role"] == role or not sites[key]["travels"]], sites)
+    kind = _kind_of(sites[first])
+    return _most_noise_first([key for key in coded if _kind_of(sites[key]) == kind or not sites[key]["travels"]], sites)
+
+
+def _kind_of(entry: State) -> str:
+    """Return the role, one for all that attention reads: together they may take but a part of any limit."""
+    return "attention" if entry["role"] in ATTENTION else entry["role"]
 
 
 def _within_quota(keys: list[str], sites: Sites, is_finer: bool = True) -> list[str]:

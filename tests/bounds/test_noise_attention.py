@@ -1,0 +1,70 @@
+"""Noise where there is attention: finer at first, and less for what stands behind an exponential."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slimgrad.bounds.base import ATTENTION, ErrorReading, Reading, SiteReading
+from slimgrad.bounds.foresight import START_RATIO
+from slimgrad.bounds.noise import AIM, AT_MOST, BY_ENERGY, LAYER_AIM, YOUNG_WITH_ATTENTION, Noise
+from slimgrad.bounds.sensitivity import START
+
+E2 = 0.05
+QUERY_KEY, OTHER, RESULT = ("attention", 1), ("norm", 1), ("attention", 2)
+ROLES = {QUERY_KEY: "attention query, key", OTHER: "layer norm input", RESULT: "attention result"}
+OF_ATTENTION = AT_MOST[ATTENTION]
+CORRECTION = START_RATIO**0.5  # before anything was compared
+
+
+def reading(step, noises, layers, role_of=ROLES):
+    """Return what each site adds to the gradient, far from where it is saved; by layer."""
+    sites = tuple(SiteReading(site, role_of[site], 0, 10_000, 3_000, START, 0.1, 1.0, 0.5) for site in noises)
+    errors = tuple(
+        ErrorReading((site,), sum(by_layer.values()), by_layer, reach="far") for site, by_layer in noises.items()
+    )
+    return Reading(step, 1.0, sites, errors=errors, layers=layers)
+
+
+def spent(bound, site, noise, state):
+    """Return what the site adds under its bound."""
+    return noise * (bound.at(site, state).eps(1.0) / START) ** 2
+
+
+def test_a_new_network_is_coded_finer_and_loosened_later():
+    bound, rels, state = Noise(E2), [], Noise(E2).start()
+    for step in (1, YOUNG_WITH_ATTENTION - 1, YOUNG_WITH_ATTENTION):
+        near = reading(step, {QUERY_KEY: {"proj": 1e-3}}, {"proj": 1.0})
+        own = replace(near.errors[0], reach="own")
+        state = bound.update(state, replace(near, errors=(own, *near.errors)))
+        rels.append(bound.at(QUERY_KEY, state).eps(1.0))
+    assert rels[0] == rels[1] == START / 2 < rels[2]
+
+
+def test_errors_of_attention_take_a_part_of_the_budget_and_the_others_all_that_is_left():
+    bound = Noise(E2, cap=1e6)
+    noises = {site: {"first": 0.1, "second": 0.1} for site in ROLES}
+    state = bound.update(bound.start(), reading(1, noises, {"first": 0.5, "second": 0.5}))
+    query_key, other, result = (spent(bound, site, 0.2, state) for site in (QUERY_KEY, OTHER, RESULT))
+    aim = AIM * E2 / CORRECTION
+    assert 0.9 * OF_ATTENTION < (query_key + result) / aim <= OF_ATTENTION * (1 + 1e-6)
+    assert 0.9 < (query_key + result + other) / aim <= 1 + 1e-6
+
+
+def test_errors_of_attention_take_a_part_of_what_any_layer_may_suffer():
+    bound = Noise(E2)
+    small = {QUERY_KEY: {"small": 0.01}, OTHER: {"large": 0.001}}
+    state = bound.update(bound.start(), reading(1, small, {"small": 0.01, "large": 0.99}))
+    of_small = spent(bound, QUERY_KEY, 0.01, state) / 0.01
+    assert 0.9 * OF_ATTENTION < of_small / (LAYER_AIM * bound.cap * E2 / CORRECTION) <= OF_ATTENTION * 1.001
+
+
+@pytest.mark.parametrize("weights", [{}, {"first": 0.1, "second": 0.9}])
+def test_where_parameters_weigh_alike_less_is_spent_by_energy(weights):
+    bound, site = Noise(E2, cap=1e6), {OTHER: {"first": 0.2}}
+    read = reading(1, site, {"first": 0.9, "second": 0.1})
+    state = bound.update(bound.start(), replace(read, weights=weights))
+    by_energy = spent(bound, OTHER, 0.2, state) / (AIM * E2 / CORRECTION)
+    most = BY_ENERGY if weights else 1.0
+    assert 0.9 * most < by_energy <= most * (1 + 1e-6)
