@@ -8,7 +8,7 @@ import pytest
 
 from slimgrad.bounds.base import ATTENTION, ErrorReading, Reading, SiteReading
 from slimgrad.bounds.foresight import START_RATIO
-from slimgrad.bounds.noise import AIM, AT_MOST, BY_ENERGY, LAYER_AIM, YOUNG_WITH_ATTENTION, Noise
+from slimgrad.bounds.noise import AIM, AT_MOST, BY_ENERGY, CAREFUL, LAYER_AIM, YOUNG_WITH_ATTENTION, Noise
 from slimgrad.bounds.sensitivity import START
 
 E2 = 0.05
@@ -47,7 +47,7 @@ def test_errors_of_attention_take_a_part_of_the_budget_and_the_others_all_that_i
     noises = {site: {"first": 0.1, "second": 0.1} for site in ROLES}
     state = bound.update(bound.start(), reading(1, noises, {"first": 0.5, "second": 0.5}))
     query_key, other, result = (spent(bound, site, 0.2, state) for site in (QUERY_KEY, OTHER, RESULT))
-    aim = AIM * E2 / CORRECTION
+    aim = AIM * CAREFUL * E2 / CORRECTION
     assert 0.9 * OF_ATTENTION < (query_key + result) / aim <= OF_ATTENTION * (1 + 1e-6)
     assert 0.9 < (query_key + result + other) / aim <= 1 + 1e-6
 
@@ -57,7 +57,7 @@ def test_errors_of_attention_take_a_part_of_what_any_layer_may_suffer():
     small = {QUERY_KEY: {"small": 0.01}, OTHER: {"large": 0.001}}
     state = bound.update(bound.start(), reading(1, small, {"small": 0.01, "large": 0.99}))
     of_small = spent(bound, QUERY_KEY, 0.01, state) / 0.01
-    assert 0.9 * OF_ATTENTION < of_small / (LAYER_AIM * bound.cap * E2 / CORRECTION) <= OF_ATTENTION * 1.001
+    assert 0.9 * OF_ATTENTION < of_small / (LAYER_AIM * CAREFUL * bound.cap * E2 / CORRECTION) <= OF_ATTENTION * 1.001
 
 
 @pytest.mark.parametrize("weights", [{}, {"first": 0.1, "second": 0.9}])

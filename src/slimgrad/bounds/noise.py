@@ -62,6 +62,7 @@ WITH_ATTENTION = 0.2  # ... and at most where there is attention: by parameters,
 YOUNG_WITH_ATTENTION = 50  # steps: until then no bound is loosened there, elsewhere until foresight.YOUNG
 AIM = 0.75  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
 LAYER_AIM = 0.38  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
+CAREFUL = 0.85  # x both where there is attention: batches differ more, and errors grow in leaps
 AT_MOST = {ATTENTION: 0.25, LOG_SOFTMAX: 0.05}  # of both: what such may take that grows tenfold in a few dozen steps
 BY_ENERGY = 0.8  # of what is aimed at, where the budget is one of parameters: energies differ more from batch to batch
 LOOSEN, LOOSEN_TRIFLE = 2.0, 4.0  # at most, from one measurement to the next; where a site adds no more than ...
@@ -227,7 +228,7 @@ class Noise:
         """Return what is aimed at in each layer, before correction: a share of its gradient."""
         corrections = {**foresight.corrections(state, layers), ALL: foresight.correction(state)}
         aims = [(AIM if layer == ALL else LAYER_AIM * self.cap) / corrections[layer] for layer in layers]
-        return self.e2 * np.array(aims)
+        return self.e2 * (CAREFUL if turns.has_attention(state["sites"]) else 1.0) * np.array(aims)
 
     def _spend(self, sites: Sites, state: State, step: int) -> dict[str, float]:
         """Choose the bounds of all sites, in place, and return the noise that is then expected."""
