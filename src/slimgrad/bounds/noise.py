@@ -6,7 +6,8 @@ it rests on and what it does not cover.
 
 How: what each site adds to the gradient and to each layer is measured in the run (sensitivity.py), a few sites at a
 time (turns.py); how well that foretells the next measurement is measured too (foresight.py); the budget is then spent
-where it buys the most bytes, with a limit per layer (rates.py). The state, beside what foresight.py keeps in it:
+where it buys the most bytes, with a limit per layer (rates.py), and a part of each for what stands behind an exponential. The state, beside what
+foresight.py keeps in it:
 
     sites         what is known of each, and its bound; see sensitivity.py
     loads         the noise expected in all and in each layer, as a share of its gradient, before any correction

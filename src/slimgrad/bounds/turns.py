@@ -16,10 +16,11 @@ Note [Together]. Following errors costs another backward pass, however many they
 turn in the same step, whoever is due: what several do together is shared out as it was expected of each. Of each, what
 its code has left out is coded beside it in that step (finer.py), and this is at most a sixteenth of all values' bytes:
 of all at once. What each does to its own layer, and to the next on its way, is told apart. Batch norms are so only in
-every other turn, since most of what they do is done to the convolution right before them, each to its own: in between
+one turn of four, since most of what they do is done to the convolution right before them, each to its own: in between
 all is measured at once, which costs less, and of what a layer suffers each keeps its proportion. For good it may not:
 a GPT whose sites kept the proportions of their first turn stored a third more after 2000 steps. Nor are roles put
-together: noise was seven times what was promised in a GPT of 80 steps, in which they change against each other.
+together: noise was seven times what was promised in a GPT of 80 steps, in which they change against each other. All
+that attention reads is, for it may take only a part of any limit (noise.py).
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ LEFT_OUT_BITS = 2.0  # per value, at most: what a code has left out, coded
 LOOKED_AT = 1 / 64  # of all values: the smallest sites, which are looked at between rounds
 PARTS_OF_A_ROUND = 4
 ALIKE = "batch norm input"  # most of what these do is done to the convolution right before; see Note [Together] ...
-APART_EVERY = 4  # ... so in the first of so many turns they are told apart, and all others in every one
+APART_EVERY = 4  # ... so in the first of so many turns they are told apart, and all others in each
 N_EXPOSED = 2  # sites that take the most of what some layer may suffer
 MOST_AGING, AT_FIRST = 4.0, 8  # x its age: the oldest that a network may be at the next round; and its age at first
-MOST_AGING_WITH_ATTENTION = 2.5
+MOST_AGING_WITH_ATTENTION = 2.5  # what is added there changes faster
 ABSENT = 5  # steps, up to two more, until a site that did not run in its turn has another
 GROWING = 1.4  # x what was known of all that was followed, after learning: from here on, none sits out a round
 SURPRISE = 1.5  # x what was known of a site: from here on, its bound is not loosened
