@@ -31,6 +31,7 @@ from collections.abc import Iterable
 from slimgrad.bounds.base import (
     ATTENTION,
     FIRST_STEPS,
+    LOG_SOFTMAX,
     SUDDEN,
     Reach,
     Reading,
@@ -51,8 +52,7 @@ PARTS_OF_A_ROUND = 4
 ALIKE = "batch norm input"  # most of what these do is done to the convolution right before; see Note [Together] ...
 APART_EVERY = 4  # ... so in the first of so many turns they are told apart, and all others in each
 N_EXPOSED = 2  # sites that take the most of what some layer may suffer
-MOST_AGING, AT_FIRST = 4.0, 8  # x its age: the oldest that a network may be at the next round; and its age at first
-MOST_AGING_WITH_ATTENTION = 2.5  # what is added there changes faster
+MOST_AGING, AT_FIRST = 2.5, 8  # x its age: the oldest that a network may be at the next round; and its age at first
 ABSENT = 5  # steps, up to two more, until a site that did not run in its turn has another
 GROWING = 1.4  # x what was known of all that was followed, after learning: from here on, none sits out a round
 SURPRISE = 1.5  # x what was known of a site: from here on, its bound is not loosened
@@ -78,7 +78,7 @@ def request(step: int, sites: Sites, every: int) -> Request:
         return Request()
     small = smallest(sites, LOOKED_AT)
     large = [key for key in coded if key not in small]
-    sudden = [key for key in large if sites[key]["role"] in SUDDEN]
+    sudden = [key for key in large if sites[key]["role"] in SUDDEN | LOG_SOFTMAX]
     exposures = {key: exposure for key in large if (exposure := _exposure(sites[key]))}
     exposed = sorted(exposures, key=lambda key: -exposures[key])[:N_EXPOSED]
     looks = _within_quota(list(dict.fromkeys([*exposed, *_most_noise_first(sudden, sites)])), sites)
@@ -115,8 +115,7 @@ def give(sites: Sites, known: Sites, reading: Reading, every: int, trifle: float
     is_growing = _growth(followed & known.keys(), known, sites) > GROWING
     following = _next_round(reading.step, every)
     next_but_one = _next_round(following, every)
-    most_aging = MOST_AGING_WITH_ATTENTION if has_attention(sites) else MOST_AGING
-    sits_out_none = is_growing or next_but_one > most_aging * max(reading.step, AT_FIRST)
+    sits_out_none = is_growing or next_but_one > MOST_AGING * max(reading.step, AT_FIRST)
     for key, entry in sites.items():
         if key in measured:
             usual = SURPRISE * noise_of(known[key]) if key in known else math.inf
