@@ -34,14 +34,15 @@ def run(model: nn.Module, x: torch.Tensor, error: torch.Tensor | None, as_stream
     model.zero_grad(set_to_none=True)
     result = model(x)
     streams = Streams({id(parameter): name for name, parameter in model.named_parameters()})
-    for name, parameter in model.named_parameters():
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for name, parameter in trained.items():
         parameter.register_hook(lambda grad, name=name: streams.settle(name))
     if error is not None and as_stream:
         streams.add(result.grad_fn, 0, STREAM, error, layers)
     elif error is not None:
         result.register_hook(lambda grad: grad + error)
     result.square().sum().backward()
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}, streams
+    return {name: parameter.grad.clone() for name, parameter in trained.items()}, streams
 
 
 @pytest.fixture
@@ -61,6 +62,21 @@ def test_an_error_is_followed_through_so_many_layers(n_layers):
         name: value for name, value in whole.energies()[STREAM].items() if int(name[0]) >= (3, 1, 0)[n_layers - 1]
     }
     assert near.energies()[STREAM] == pytest.approx(reached)
+
+
+@pytest.mark.parametrize("frozen", ["", "1.weight", "1.bias"])
+@pytest.mark.parametrize("shape", [(5, 4), (5, 3, 4)], ids=str)
+def test_an_error_ends_in_a_linear_layer_as_it_would_on_its_way(shape, frozen):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3)).double()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name != frozen)
+    x, error = torch.randn(shape).double(), torch.randn(*shape[:-1], 3).double()
+    _, whole = run(model, x, error, True)
+    _, near = run(model, x, error, True, layers=1)
+    of_last = {name: value for name, value in whole.energies()[STREAM].items() if name[0] == "1"}
+    assert near.energies()[STREAM] == pytest.approx(of_last)
+    assert len(of_last) == 2 - bool(frozen)
 
 
 def test_a_convolution_that_keeps_channels_apart_does_not_count_as_a_layer():

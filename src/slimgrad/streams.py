@@ -36,7 +36,7 @@ from slimgrad.saved import Kept, Rebuilt, Saved, Shaped
 WAITING = (
     "slimgrad.errors"  # in the metadata of a node: errors that have arrived, by name, layers still to go, and slot
 )
-ACCUMULATE, CONVOLUTION = "AccumulateGrad", "ConvolutionBackward0"
+ACCUMULATE, CONVOLUTION, LINEAR = "AccumulateGrad", "ConvolutionBackward0", "AddmmBackward0"
 MAX_NODES = 6  # views and casts between a function and its parameter
 ALL_LAYERS = math.inf  # one less is as many: errors that come by different ways are still added up where they meet
 
@@ -145,9 +145,14 @@ def hold_for_more(node: Any) -> None:
 
 
 def _last_call(node: Any, errors: Any) -> tuple[torch.Tensor | None, ...]:
-    """Return what the node makes of errors that go no farther: of a convolution only what weight and bias get."""
+    """Return what the node makes of errors that go no farther: of most layers only what weight and bias get."""
     (error,) = errors if len(errors) == 1 else (None,)
-    if type(node).__name__ != CONVOLUTION or error is None:
+    kind = type(node).__name__
+    if kind == LINEAR and error is not None and node._saved_alpha == node._saved_beta == 1:
+        leaves = [leaf_of(node, edge) is not None for edge in range(3)]
+        if leaves[2] and not leaves[1]:
+            return error if leaves[0] else None, None, node._saved_mat1.detach().mT.conj() @ error
+    if kind != CONVOLUTION or error is None:
         return call(node, errors)
     (_, _), (weight, _), (bias, _) = node.next_functions  # None where they are frozen
     of_weight = conv_weight_gradient(node, error, node._saved_input.detach()) if weight is not None else None
