@@ -57,7 +57,7 @@ def test_errors_of_attention_take_a_part_of_what_any_layer_may_suffer():
     small = {QUERY_KEY: {"small": 0.01}, OTHER: {"large": 0.001}}
     state = bound.update(bound.start(), reading(1, small, {"small": 0.01, "large": 0.99}))
     of_small = spent(bound, QUERY_KEY, 0.01, state) / 0.01
-    assert 0.9 * OF_ATTENTION < of_small / (LAYER_AIM * CAREFUL * bound.cap * E2 / CORRECTION) <= OF_ATTENTION * 1.001
+    assert 0.9 * OF_ATTENTION < of_small / (LAYER_AIM * bound.cap * E2 / CORRECTION) <= OF_ATTENTION * 1.001
 
 
 @pytest.mark.parametrize("weights", [{}, {"first": 0.1, "second": 0.9}])

@@ -61,9 +61,9 @@ from slimgrad.errors import ConfigError
 START_MEANT_FOR = 0.05  # e2: what Relative(START) for all costs narrow networks, 0.045 to 0.053 (docs/bounds.md) ...
 WITH_ATTENTION = 0.2  # ... and at most where there is attention: by parameters, at step 20 of a GPT
 YOUNG_WITH_ATTENTION = 50  # steps: until then no bound is loosened there, elsewhere until foresight.YOUNG
-AIM = 0.7  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
-LAYER_AIM = 0.32  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
-CAREFUL = 0.9  # x both where there is attention: batches differ more, and errors grow in leaps
+AIM = 0.72  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
+LAYER_AIM = 0.26  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
+CAREFUL = 0.9  # x AIM where there is attention: batches differ more, and errors grow in leaps
 AT_MOST = {ATTENTION: 0.25, LOG_SOFTMAX: 0.02}  # of both: what may grow tenfold, and fiftyfold, within a hundred steps
 BY_ENERGY = 0.8  # of what is aimed at, where the budget is one of parameters: energies differ more from batch to batch
 LOOSEN, LOOSEN_TRIFLE = 2.0, 4.0  # at most, from one measurement to the next; where a site adds no more than ...
@@ -228,8 +228,9 @@ class Noise:
     def _aims(self, layers: Iterable[str], state: State) -> np.ndarray:
         """Return what is aimed at in each layer, before correction: a share of its gradient."""
         corrections = {**foresight.corrections(state, layers), ALL: foresight.correction(state)}
-        aims = [(AIM if layer == ALL else LAYER_AIM * self.cap) / corrections[layer] for layer in layers]
-        return self.e2 * (CAREFUL if turns.has_attention(state["sites"]) else 1.0) * np.array(aims)
+        of_all = AIM * CAREFUL if turns.has_attention(state["sites"]) else AIM
+        aims = [(of_all if layer == ALL else LAYER_AIM * self.cap) / corrections[layer] for layer in layers]
+        return self.e2 * np.array(aims)
 
     def _spend(self, sites: Sites, state: State, step: int) -> dict[str, float]:
         """Choose the bounds of all sites, in place, and return the noise that is then expected."""
