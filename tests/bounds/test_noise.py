@@ -211,7 +211,7 @@ def test_what_is_exact_is_tried_again():
 
 
 def test_a_site_that_runs_no_more_leaves_its_share_to_the_others():
-    bound = Noise(0.05, every=10)
+    bound = Noise(0.05, every=10, cap=math.inf)
     both, state = (FIRST, SECOND), bound.start()
     for step in range(1, 101):
         rel = rel_of(bound, FIRST, state)
