@@ -6,8 +6,22 @@ import json
 
 import pytest
 
+from slimgrad import consumers
 from slimgrad.bounds import Absolute, Exact, Relative
-from slimgrad.bounds.base import NOTHING, Reading, Request, is_due, site_key, site_of, with_sites
+from slimgrad.bounds.base import (
+    ATTENTION,
+    LOG_SOFTMAX,
+    NOTHING,
+    SUDDEN,
+    Reading,
+    Request,
+    is_due,
+    site_key,
+    site_of,
+    with_sites,
+)
+from slimgrad.bounds.turns import ALIKE
+from slimgrad.roles import Role
 
 SITE = ("layer1.0.conv", 2)
 
@@ -24,6 +38,12 @@ def test_a_fixed_bound_keeps_the_contract_by_staying_as_it_is(bound):
 def test_fixed_bounds_stay_values_without_a_dict():
     assert not hasattr(Relative(0.25), "__dict__")
     assert {Relative(0.25), Relative(0.25), Exact()} == {Exact(), Relative(0.25)}
+
+
+def test_roles_that_bounds_know_by_name_have_these_names():
+    names = {role.name for role in vars(consumers).values() if isinstance(role, Role)}
+    assert names >= ATTENTION | LOG_SOFTMAX | {ALIKE}
+    assert ATTENTION > SUDDEN
 
 
 def test_statistics_are_due_often_at_first_then_every_n():
