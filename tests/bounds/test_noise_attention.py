@@ -52,12 +52,16 @@ def test_errors_of_attention_take_a_part_of_the_budget_and_the_others_all_that_i
     assert 0.9 < (query_key + result + other) / aim <= 1 + 1e-6
 
 
-def test_errors_of_attention_take_a_part_of_what_any_layer_may_suffer():
+@pytest.mark.parametrize(
+    ("role", "part"),
+    [(role, part) for roles, part in AT_MOST.items() for role in sorted(roles)] + [("gelu input", 1.0)],
+)
+def test_what_stands_behind_an_exponential_takes_a_part_of_what_any_layer_may_suffer(role, part):
     bound = Noise(E2)
-    small = {QUERY_KEY: {"small": 0.01}, OTHER: {"large": 0.001}}
-    state = bound.update(bound.start(), reading(1, small, {"small": 0.01, "large": 0.99}))
-    of_small = spent(bound, QUERY_KEY, 0.01, state) / 0.01
-    assert 0.9 * OF_ATTENTION < of_small / (LAYER_AIM * bound.cap * E2 / CORRECTION) <= OF_ATTENTION * 1.001
+    noises, roles = {RESULT: {"small": 0.01}, OTHER: {"large": 0.001}}, {**ROLES, RESULT: role}
+    state = bound.update(bound.start(), reading(1, noises, {"small": 0.01, "large": 0.99}, roles))
+    of_small = spent(bound, RESULT, 0.01, state) / 0.01
+    assert 0.9 * part < of_small / (LAYER_AIM * bound.cap * E2 / CORRECTION) <= part * 1.001
 
 
 @pytest.mark.parametrize("weights", [{}, {"first": 0.1, "second": 0.9}])

@@ -81,7 +81,7 @@ def test_errors_that_stay_go_along_with_any_role():
 
 
 @pytest.mark.parametrize("role", ["layer norm input", "batch norm input"])
-def test_sites_are_told_apart_and_batch_norms_measured_at_once_in_every_other_turn(role):
+def test_sites_are_told_apart_in_each_turn_and_batch_norms_only_in_some(role):
     sites = {**sites_of(3, role, n=0), site_key(SMALL): entry_of(site_reading(SMALL, numel=10))}
     travelling = {(f"layer{i}", 1) for i in range(3)}
     assert wanted(2, sites) == Request(travels=travelling | {SMALL}, looks=travelling)
