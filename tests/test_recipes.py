@@ -92,8 +92,10 @@ def test_under_a_lossy_bound_chains_from_norms_stay_exact(bound):
 def test_sources_may_be_on_disk(tmp_path):
     plain, slim = net(), net()
     with again(slim, other=Swap("disk", directory=tmp_path, min_bytes=0)) as session:
-        for _ in range(2):
+        for number in range(100):  # a worker that comes late finds nothing left to write
             assert same(step(slim), step(plain))
+            if number and session.report().storage["on disk at most"] > 0:
+                break
         assert session.report().storage["on disk at most"] > 0
 
 
