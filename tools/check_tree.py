@@ -46,6 +46,8 @@ LAYERS = (  # from the top; a module may import its own layer and those below
         "measure",
         "readers",
         "streams",
+        "at_once",
+        "products",
     },
     {"coder", "leftovers", "shelf", "saved", "tiers", "report", "view_bounds"},
     {"policy", "bounds", "consumers", "origins", "roles", "simple"},

@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from slimgrad.finer import Finer
+from slimgrad.products import conv_weight_gradient
 from slimgrad.readers import Grads
 from slimgrad.saved import Saved, Stored
-from slimgrad.streams import conv_weight_gradient, hold_for_more, saved_of
+from slimgrad.streams import hold_for_more, saved_of
 
 Slots = list[tuple[str, Saved]]  # of a node that read one storage: their names, and what was saved in them
 

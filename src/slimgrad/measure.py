@@ -22,8 +22,8 @@ own parameters cost nothing more and are told apart, and so is what each does to
 a batch norm's error has a part along its own input, which the convolution before it turns into a weight gradient
 without any cancellation, and a depthwise one hands it on to the norm before.
 
-Note [At once]. Where nothing has to be told apart, a node is called once for both: with the originals in place, and for
-the gradient without the errors that have arrived. What autograd has computed, less that, is the error behind it.
+Note [At once]. Where nothing has to be told apart, a node is called once for both, its own errors and those that have
+arrived (at_once.py). What takes part but is not looked at is treated so as well, where no parameter hangs on the node.
 
 Note [What a measurement keeps alive]. The original belongs to the Stored, and so to the graph; hooks hold this meter,
 and no tensors but the parameter that they are on. Where no site is named, originals are kept up to QUOTA of the bytes
@@ -32,16 +32,16 @@ seen so far.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
+from slimgrad import at_once
 from slimgrad.attached import tensors_in
 from slimgrad.bounds.base import (
     NEGLIGIBLE,
@@ -63,6 +63,7 @@ from slimgrad.coder import fills
 from slimgrad.finer import Finer
 from slimgrad.local_errors import LINEAR_RULES, Slots, difference, exactly, minus, read_by
 from slimgrad.loss_scale import LossScale
+from slimgrad.products import Signs, leaf_of, product_of
 from slimgrad.readers import Grads, read
 from slimgrad.saved import Stored
 from slimgrad.streams import (
@@ -72,7 +73,6 @@ from slimgrad.streams import (
     can_be_called,
     current_node,
     energy,
-    leaf_of,
     norm,
 )
 from slimgrad.tiers import eps_of
@@ -81,7 +81,7 @@ QUOTA = 1 / 16  # of the original bytes; one tensor may always be kept
 TRAVEL, NEAR = "travel", "near "  # the stream of all errors that are passed on, and those of single sites
 N_NEAR, N_NEAR_SUDDEN = 1, 2  # layers; behind queries and keys a projection and the norm before it, which is small
 SAMPLE_VALUES = 1 << 12
-SEEN, EXACT, AT_ONCE = "slimgrad.seen", "slimgrad.exact", "slimgrad.at_once"  # in the metadata of a node
+SEEN, EXACT = "slimgrad.seen", "slimgrad.exact"  # in the metadata of a node
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ class Meter:
         self._measurement += 1
         if self.is_on:
             self._names = {id(parameter): name for name, parameter in self._parameters().items()}
-            self._streams = Streams(self._names)
+            self._streams = Streams(self._names, Signs(step) if request.is_rough else None)
 
     def end(self) -> Reading | None:
         """Return what was measured, and stop; None where no gradient has reached a parameter, or not a finite one."""
@@ -237,38 +237,39 @@ class Meter:
         node = current_node()
         if not self.is_on or torch.is_grad_enabled() or not can_be_called(node) or all(g is None for g in grads):
             return
-        at_once: list[tuple[Stored, Slots]] = []
+        together: list[tuple[Stored, Slots]] = []
         for stored, slots in read_by(node):
             if stored.probe.original is None or stored.kept is not None:  # kept since: it is exact now
                 continue
             site = stored.probe.reading.site
-            if self._request.goes_at_once(site):
-                at_once.append((stored, slots))
-                continue
             kind = type(node).__name__
-            if all((kind, slot) in LINEAR_RULES for slot, _ in slots):
+            is_linear = all((kind, slot) in LINEAR_RULES for slot, _ in slots)
+            if self._request.goes_at_once(site) or (not is_linear and self._joins(node, site)):
+                (self._at_once if self._request.goes_at_once(site) else self._travelling).add(site)
+                together.append((stored, slots))
+                continue
+            if is_linear:
                 for slot, saved in slots:
                     edge, error_of = LINEAR_RULES[kind, slot]
-                    if node.next_functions[edge][0] is not None:  # it is not frozen
-                        error = error_of(node, grads[0], difference(node, slot, stored, saved))
-                        self._add_error(node, edge, site, error)
+                    if node.next_functions[edge][0] is None:  # it is frozen
+                        continue
+                    wrong, product, grad = difference(node, slot, stored, saved), product_of(node), grads[0]
+                    if product is not None and edge == product.weight and grad is not None:
+                        error = self._streams.on_weight(product, site_key(site), grad, wrong)
+                    else:
+                        error = error_of(node, grads[0], wrong)
+                    self._add_error(node, edge, site, error)
                 continue
             with exactly(stored, [saved for _, saved in slots]):
                 node.metadata.setdefault(EXACT, []).append((site, call(node, grads)))
-        if at_once:
-            self._call_without_errors(node, grads, at_once)
+        if together:
+            at_once.without_errors(node, grads, together, self._streams, TRAVEL)
 
-    def _call_without_errors(self, node: Any, grads: Grads, at_once: Sequence[tuple[Stored, Slots]]) -> None:
-        """Call a node as it would run if nothing were coded; see Note [At once]."""
-        self._at_once |= {stored.probe.reading.site for stored, _ in at_once}
-        errors = self._streams.take(node, TRAVEL, len(grads))
-        exact = [
-            grad if error is None or grad is None else grad - error for grad, error in zip(grads, errors, strict=True)
-        ]
-        with contextlib.ExitStack() as stack:
-            for stored, slots in at_once:
-                stack.enter_context(exactly(stored, [saved for _, saved in slots]))
-            node.metadata[AT_ONCE] = call(node, exact)
+    def _joins(self, node: Any, site: Site) -> bool:
+        """Return whether all that an error makes of this node's gradients travels, and nothing is to be told apart."""
+        request = self._request
+        is_followed = request.travels is not None and site in request.travels and not request.looks_at(site)
+        return is_followed and all(leaf_of(node, edge) is None for edge in range(len(node.next_functions)))
 
     def _after(self, inputs: Grads, outputs: Grads) -> None:
         """Run after such a node: compare with what autograd has computed, and take statistics."""
@@ -279,19 +280,14 @@ class Meter:
             for edge, (before, after) in enumerate(zip(exact, inputs, strict=True)):
                 if before is not None and after is not None:
                     self._add_error(node, edge, site, minus(after, before, outputs))
-        exact = node.metadata.pop(AT_ONCE, ())
-        for edge, (before, after) in enumerate(zip(exact, inputs if exact else (), strict=True)):
-            if before is not None and after is not None:
-                others = *outputs, *(one for one in exact if one is not before)
-                following, slot = node.next_functions[edge]
-                self._streams.add(following, slot, TRAVEL, minus(after, before, others))
+        at_once.compare(node, inputs, outputs, self._streams, TRAVEL)
         for stored, slots in read_by(node):
             if stored.probe.wants_readers:
                 found = read(node, slots[0][1].size, inputs, outputs, self._names)
                 if found is not None:
                     self._readers.setdefault(stored.site, []).append(found)
 
-    def _add_error(self, node: Any, edge: int, site: Site, error: torch.Tensor) -> None:
+    def _add_error(self, node: Any, edge: int, site: Site, error: torch.Tensor | None) -> None:
         self._measured.add(site)
         following, slot = node.next_functions[edge]
         if leaf_of(node, edge) is not None:

@@ -31,13 +31,12 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
+from slimgrad.products import ACCUMULATE, CONVOLUTION, Product, Signs, leaf_of, product_of
 from slimgrad.saved import Kept, Rebuilt, Saved, Shaped
 
 WAITING = (
     "slimgrad.errors"  # in the metadata of a node: errors that have arrived, by name, layers still to go, and slot
 )
-ACCUMULATE, CONVOLUTION, LINEAR = "AccumulateGrad", "ConvolutionBackward0", "AddmmBackward0"
-MAX_NODES = 6  # views and casts between a function and its parameter
 ALL_LAYERS = math.inf  # one less is as many: errors that come by different ways are still added up where they meet
 
 current_node: Callable[[], Any] = torch._C._current_autograd_node
@@ -46,9 +45,11 @@ current_node: Callable[[], Any] = torch._C._current_autograd_node
 class Streams:
     """The errors that are on their way to some parameters, and the energies of those that have arrived."""
 
-    def __init__(self, parameters: Mapping[int, str]) -> None:
+    def __init__(self, parameters: Mapping[int, str], signs: Signs | None = None) -> None:
         self._names = parameters  # by id of the parameter
+        self.signs = signs  # with which weights' errors are sketched, where nothing has to be exact
         self._arrived: dict[tuple[str, str], torch.Tensor] = {}  # at a parameter; by stream and parameter
+        self._sketched: dict[tuple[str, str], torch.Tensor] = {}  # the same, of errors that are known by sketches
         self._norms: dict[tuple[str, str], list[torch.Tensor]] = {}
         self.stopped: set[str] = set()  # nodes that could not be called
 
@@ -82,10 +83,56 @@ class Streams:
         waiting = node.metadata.get(WAITING, {})
         return [waiting.pop((stream, ALL_LAYERS, slot), None) for slot in range(n_slots)]
 
+    def cross(
+        self, product: Product, x: torch.Tensor, stream: str, error: torch.Tensor, layers: float = ALL_LAYERS,
+        is_last: bool = False,
+    ) -> None:  # fmt: skip
+        """Take an error across a product that read x; to its parameters alone where it goes no farther."""
+        following, slot = product.node.next_functions[product.weight]
+        self.add(following, slot, stream, self.on_weight(product, stream, error, x))
+        self.beside_weight(product, x, stream, error, layers, is_last)
+
+    def beside_weight(
+        self, product: Product, x: torch.Tensor, stream: str, error: torch.Tensor, layers: float = ALL_LAYERS,
+        is_last: bool = False,
+    ) -> None:  # fmt: skip
+        """Take an error across a product, but to its weight; x is of the input's shape."""
+        edges = product.node.next_functions
+        errors: list[torch.Tensor | None] = [None] * len(edges)
+        if not is_last and edges[product.input][0] is not None:
+            errors[product.input] = product.on_input(error, x)
+        if product.bias is not None and edges[product.bias][0] is not None:
+            errors[product.bias] = product.on_bias(error)
+        self.leave(product.node, stream, errors, layers)
+
+    def on_weight(self, product: Product, stream: str, error: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
+        """Return what an error makes of the weight's gradient; None where its sketch was taken and has arrived."""
+        parameter = self.sketched_by(product)
+        if parameter is None or self.signs is None:
+            return product.on_weight(error, x)
+        self.add_sketch(parameter, stream, product.sketch(error, x, self.signs))
+        return None
+
+    def sketched_by(self, product: Product) -> torch.Tensor | None:
+        """Return the parameter of which gradients are sketched here; None where they are computed."""
+        return None if self.signs is None else product.parameter
+
+    def add_sketch(self, parameter: torch.Tensor, stream: str, sketch: torch.Tensor) -> None:
+        """Let the sketch of an error arrive at a parameter."""
+        name = self._names.get(id(parameter))
+        if name is not None:
+            self._sketched[stream, name] = _sum(self._sketched.get((stream, name)), sketch)
+
     def settle(self, parameter: str) -> None:
         """Take the norm of what has arrived at a parameter: its gradient is complete."""
-        for key in [key for key in self._arrived if key[1] == parameter]:
-            self._norms.setdefault(key, []).append(norm(self._arrived.pop(key)))
+        for key in [key for key in {**self._arrived, **self._sketched} if key[1] == parameter]:
+            arrived, sketch = self._arrived.pop(key, None), self._sketched.pop(key, None)
+            if arrived is not None and sketch is not None:  # of a weight that serves as a table too, say
+                assert self.signs is not None
+                arrived, sketch = None, sketch + self.signs.sketch(arrived).to(sketch.dtype)
+            found = sketch if arrived is None else arrived
+            assert found is not None
+            self._norms.setdefault(key, []).append(norm(found))
 
     def energies(self) -> dict[str, dict[str, float]]:
         """Return the energy of the error of each parameter's gradient, by stream."""
@@ -103,32 +150,22 @@ class Streams:
         if not can_be_called(node):
             self.stopped.add(type(node).__name__)
             return
+        product, x = product_of(node), None
         while waiting:
             stream, layers, _ = next(iter(waiting))
             errors = [waiting.pop((stream, layers, slot), None) for slot in range(len(grads))]
-            is_last = layers == 1 and not _keeps_channels_apart(node)
-            hold_for_more(node)
-            self.leave(node, stream, _last_call(node, errors) if is_last else call(node, errors), layers)
+            if product is None or errors[0] is None:
+                hold_for_more(node)
+                self.leave(node, stream, call(node, errors), layers)
+                continue
+            if x is None:
+                hold_for_more(node)
+                x = product.x
+            self.cross(product, x, stream, errors[0], layers, layers == 1 and not _keeps_channels_apart(node))
 
 
 def _keeps_channels_apart(node: Any) -> bool:
     return type(node).__name__ == CONVOLUTION and node._saved_groups > 1
-
-
-def leaf_of(node: Any, edge: int | None) -> torch.Tensor | None:
-    """Return the leaf to which an edge of the node leads through views and casts; None where something is computed."""
-    if edge is None or edge >= len(node.next_functions):
-        return None
-    following = node.next_functions[edge][0]
-    for _ in range(MAX_NODES):
-        if following is None:
-            return None
-        if type(following).__name__ == ACCUMULATE:
-            return following.variable
-        if len(following.next_functions) != 1:
-            return None
-        following = following.next_functions[0][0]
-    return None
 
 
 def call(node: Any, grads: Any) -> tuple[torch.Tensor | None, ...]:
@@ -142,34 +179,6 @@ def hold_for_more(node: Any) -> None:
     for _, raw in _held(node) or ():
         if raw.unpack_hook is not None and isinstance(raw.data, Saved):
             raw.data.stored.n_reads -= 1
-
-
-def _last_call(node: Any, errors: Any) -> tuple[torch.Tensor | None, ...]:
-    """Return what the node makes of errors that go no farther: of most layers only what weight and bias get."""
-    (error,) = errors if len(errors) == 1 else (None,)
-    kind = type(node).__name__
-    if kind == LINEAR and error is not None and node._saved_alpha == node._saved_beta == 1:
-        leaves = [leaf_of(node, edge) is not None for edge in range(3)]
-        if leaves[2] and not leaves[1]:
-            return error if leaves[0] else None, None, node._saved_mat1.detach().mT.conj() @ error
-    if kind != CONVOLUTION or error is None:
-        return call(node, errors)
-    (_, _), (weight, _), (bias, _) = node.next_functions  # None where they are frozen
-    of_weight = conv_weight_gradient(node, error, node._saved_input.detach()) if weight is not None else None
-    of_bias = error.sum([dim for dim in range(error.dim()) if dim != 1]) if bias is not None else None
-    return None, of_weight, of_bias
-
-
-def conv_weight_gradient(node: Any, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Return the weight's gradient of a convolution, for any gradient of its result and any input."""
-    following, slot = node.next_functions[1]
-    is_leaf = type(following).__name__ == ACCUMULATE and following.variable.dtype == x.dtype
-    weight = following.variable.detach() if is_leaf else x.new_empty(following._input_metadata[slot].shape)
-    _, gradient, _ = torch.ops.aten.convolution_backward(
-        grad, x, weight, None, node._saved_stride, node._saved_padding, node._saved_dilation,
-        node._saved_transposed, node._saved_output_padding, node._saved_groups, (False, True, False),
-    )  # fmt: skip
-    return gradient
 
 
 def can_be_called(node: Any) -> bool:

@@ -126,8 +126,9 @@ def _union(requests: list[Request], step: int) -> Request:
     looks = frozenset[Site]().union(*(request.looks for request in requests))
     follow = [one for one in requests if not one.travels == one.at_once == frozenset()] or [NOTHING]
     followed = follow[step % len(follow)]
-    is_look = all(one.is_look for one in requests if not one.is_empty)
-    return Request(gradients, errors, followed.travels, looks, followed.at_once, is_look)
+    asking = [one for one in requests if not one.is_empty]
+    is_look, is_rough = all(one.is_look for one in asking), all(one.is_rough for one in asking)
+    return Request(gradients, errors, followed.travels, looks, followed.at_once, is_look, is_rough)
 
 
 def _union_of_sites(sets: list[frozenset[Site] | None]) -> frozenset[Site] | None:

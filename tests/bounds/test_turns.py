@@ -84,15 +84,16 @@ def test_errors_that_stay_go_along_with_any_role():
 def test_sites_are_told_apart_in_each_turn_and_batch_norms_only_in_some(role):
     sites = {**sites_of(3, role, n=0), site_key(SMALL): entry_of(site_reading(SMALL, numel=10))}
     travelling = {(f"layer{i}", 1) for i in range(3)}
-    assert wanted(2, sites) == Request(travels=travelling | {SMALL}, looks=travelling)
+    assert wanted(2, sites) == Request(travels=travelling | {SMALL}, looks=travelling, is_rough=True)
     is_alike = role == turns.ALIKE
     for turn in range(1, 5):
         for key in sites.keys() - {site_key(SMALL)}:
             sites[key]["far"]["n"] = turn
         if is_alike and turn % turns.APART_EVERY:
-            assert wanted(2, sites) == Request(at_once=travelling | {SMALL})
+            assert wanted(2, sites) == Request(at_once=travelling | {SMALL}, is_rough=True)
         else:
-            assert wanted(2, sites) == Request(travels=travelling | {SMALL}, looks=set() if is_alike else travelling)
+            looks = set() if is_alike else travelling
+            assert wanted(2, sites) == Request(travels=travelling | {SMALL}, looks=looks, is_rough=True)
     sites["layer2#1"]["far"]["n"] = 0  # one that is new
     assert wanted(2, sites).looks >= {("layer2", 1)}
 
@@ -116,7 +117,7 @@ def test_between_rounds_the_smallest_are_looked_at():
     sites = {**sites_of(10, due=1000), site_key(SMALL): entry_of(site_reading(SMALL, numel=100), due=1000)}
     asked = {step: wanted(step, sites) for step in range(1, 101)}
     assert {step: request for step, request in asked.items() if not request.is_empty} == dict.fromkeys(
-        (25, 50, 75, 100), Request(errors=frozenset({SMALL}), is_look=True)
+        (25, 50, 75, 100), Request(errors=frozenset({SMALL}), is_look=True, is_rough=True)
     )
 
 
@@ -125,7 +126,7 @@ def test_what_stands_behind_an_exponential_is_looked_at_as_well(role):
     keys, gelus = (sites_of(9, role, due=1000) for role in (role, "gelu input"))
     sites = {**keys, **{f"gelu {key}": entry for key, entry in gelus.items()}}
     request = wanted(150, sites)
-    assert request == Request(looks=frozenset((f"layer{i}", 1) for i in range(9)), is_look=True)
+    assert request == Request(looks=frozenset((f"layer{i}", 1) for i in range(9)), is_look=True, is_rough=True)
     assert wanted(151, sites).is_empty
 
 

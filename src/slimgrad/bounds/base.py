@@ -60,6 +60,7 @@ class Request(NamedTuple):
     looks: frozenset[Site] = frozenset()  # own and near, by a finer code
     at_once: frozenset[Site] | None = frozenset()  # own and far of all these in one, by a finer code: a backward pass
     is_look: bool = False  # nothing needs to be said of sites that are not in `errors` or `looks`
+    is_rough: bool = False  # errors of large weights may be sketched: see products.py
 
     @property
     def is_empty(self) -> bool:

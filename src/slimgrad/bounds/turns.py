@@ -67,9 +67,10 @@ def request(step: int, sites: Sites, every: int) -> Request:
         chosen = _within_quota(_together(far[0], coded, sites), sites)
         apart = [key for key in chosen if _is_to_be_told_apart(sites[key])]
         if not apart:
-            return Request(at_once=_sites(chosen))
+            return Request(at_once=_sites(chosen), is_rough=True)
         near = [key for key in apart if sites[key]["role"] != ALIKE or not sites[key]["far"]["n"]]
-        return Request(travels=_sites(chosen), looks=_sites(key for key in near if sites[key]["travels"]))
+        looks = _sites(key for key in near if sites[key]["travels"])
+        return Request(travels=_sites(chosen), looks=looks, is_rough=True)
     if due:
         return Request(errors=_sites(_within_quota(due, sites, is_finer=False)))
     if not coded:  # exact ones are not measured, but slowly forgotten
@@ -82,7 +83,8 @@ def request(step: int, sites: Sites, every: int) -> Request:
     exposures = {key: exposure for key in large if (exposure := _exposure(sites[key]))}
     exposed = sorted(exposures, key=lambda key: -exposures[key])[:N_EXPOSED]
     looks = _within_quota(list(dict.fromkeys([*exposed, *_most_noise_first(sudden, sites)])), sites)
-    return Request(errors=_sites(key for key in small if sites[key]["rel"]), looks=_sites(looks), is_look=True)
+    errors = _sites(key for key in small if sites[key]["rel"])
+    return Request(errors=errors, looks=_sites(looks), is_look=True, is_rough=True)
 
 
 def has_attention(sites: Sites) -> bool:
