@@ -2,8 +2,9 @@
 
     python bench/measured.py [--model gpt] [--steps 100] [--e2 0.05] [--json docs/results/measured_gpt.json]
 
-1. Errors that travel are found from what each code has left out, rounded to three values, and not from the originals:
-   both ways for the same batches, weights and bounds, sites of one role together.
+1. Errors that travel are found from what each code has left out, rounded to three values, and not from the originals,
+   and of large weights their errors' sketches are taken: both ways for the same batches, weights and bounds, sites of
+   one role together.
 2. What is expected of the whole and of each layer, before any correction, against audits of other batches.
 """
 
@@ -31,11 +32,11 @@ WITHIN = (0.1, 0.9)
 
 
 def reading_of(
-    session: Session, run: noise.Setup, batch: tuple[torch.Tensor, torch.Tensor], request: Request
+    session: Session, run: noise.Setup, batch: tuple[torch.Tensor, torch.Tensor], request: Request, step: int = 0
 ) -> Reading:
     """Return what is measured in the forward and backward of one batch, of which the bounds learn nothing."""
     meter = session.tuning.meter
-    meter.begin(0, request)
+    meter.begin(step, request)
     run.model.zero_grad()
     run.loss(*batch).backward()
     reading = meter.end()
@@ -55,9 +56,9 @@ def by_what_is_left_out(session: Session, run: noise.Setup, sites: frozenset[Sit
     """Return energies found from what codes left out / those found from the originals."""
     wholes: dict[Reach, list[float]] = {"own": [], "far": []}
     layers: dict[Reach, list[float]] = {"own": [], "far": []}
-    for batch in run.held[:N_BATCHES]:
+    for number, batch in enumerate(run.held[:N_BATCHES]):
         exact = reading_of(session, run, batch, Request(errors=sites, travels=sites))
-        found = reading_of(session, run, batch, Request(travels=sites))
+        found = reading_of(session, run, batch, Request(travels=sites, is_rough=True), number)
         for reach in wholes:
             true, ours = layers_of(exact, reach), layers_of(found, reach)
             if sum(true.values()) > 0:

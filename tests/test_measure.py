@@ -142,6 +142,38 @@ def test_all_sites_at_once_are_the_error_of_the_gradient_to_floating_point_accur
     assert error.noise2 > 1e-8 * energy(exact)  # or nothing was measured
 
 
+def wide_network():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 48, 3), nn.GELU(), nn.Flatten(),
+        nn.Linear(48 * 16, 40), nn.SiLU(), nn.Linear(40, 5),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("request_", [AT_ONCE, ALL], ids=["at once", "apart"])
+def test_rough_figures_are_those_of_the_exact_ones_on_average(request_):
+    torch.manual_seed(1)
+    x = torch.randn(8, 3, 8, 8)
+
+    def layers_of(request, step):
+        with slimgrad.attach(model := wide_network(), bound=BOUND, min_bytes=64) as session:
+            session.tuning.meter.begin(step, request)
+            grads_of(model, x)
+            found = {}
+            for error in session.tuning.meter.end().errors:
+                if error.reach != "near":
+                    found = {layer: found.get(layer, 0.0) + value for layer, value in {**found, **error.layers}.items()}
+            return found
+
+    exact = layers_of(request_, 1)
+    rough = [layers_of(request_._replace(is_rough=True), step) for step in range(1, 41)]
+    assert exact.keys() == rough[0].keys()
+    for layer, true in exact.items():
+        values = torch.tensor([one[layer] for one in rough]) / true
+        assert float(values.mean()) == pytest.approx(1.0, abs=0.15)
+        assert (float(values.std()) > 1e-3) == (layer in ("0", "3", "6"))  # wide ones alone are sketched
+
+
 @pytest.mark.parametrize("request_", [ALL, AT_ONCE], ids=["apart", "at once"])
 def test_a_loss_scale_cancels(request_):
     torch.manual_seed(1)

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from slimgrad.products import WORTH_IT, Signs
 from slimgrad.streams import ALL_LAYERS, WAITING, Streams, call, can_be_called, energy, saved_of
 
 STREAM = "error"
@@ -29,11 +30,14 @@ class Tied(nn.Module):
         return self.twice(torch.tanh(self.twice(x))).mean(1)
 
 
-def run(model: nn.Module, x: torch.Tensor, error: torch.Tensor | None, as_stream: bool, layers: float = ALL_LAYERS):
+def run(
+    model: nn.Module, x: torch.Tensor, error: torch.Tensor | None, as_stream: bool, layers: float = ALL_LAYERS,
+    signs: Signs | None = None,
+):  # fmt: skip
     """Return the gradients of all parameters, and the streams."""
     model.zero_grad(set_to_none=True)
     result = model(x)
-    streams = Streams({id(parameter): name for name, parameter in model.named_parameters()})
+    streams = Streams({id(parameter): name for name, parameter in model.named_parameters()}, signs)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     for name, parameter in trained.items():
         parameter.register_hook(lambda grad, name=name: streams.settle(name))
@@ -99,6 +103,19 @@ class Shortcuts(nn.Module):
         for block in self.blocks:
             x = x + torch.tanh(block(x))
         return x
+
+
+@pytest.mark.parametrize("n_blocks", [1, 2, 3, 6])
+def test_what_goes_so_many_layers_ends_behind_two_forks(n_blocks):
+    torch.manual_seed(0)
+    model, x = Shortcuts(n_blocks).double(), torch.randn(5, 6, requires_grad=True).double()
+    error = torch.randn(5, 6).double()
+    _, whole = run(model, x, error, True)
+    _, near = run(model, x, error, True, layers=1)
+    reached = {name for name in whole.energies()[STREAM] if int(name.split(".")[1]) >= n_blocks - 2}
+    assert near.energies()[STREAM].keys() == reached
+    last = f"blocks.{n_blocks - 1}.weight"
+    assert near.energies()[STREAM][last] == pytest.approx(whole.energies()[STREAM][last])
 
 
 def test_ways_that_meet_are_one_again(monkeypatch):
@@ -200,3 +217,31 @@ def test_energy_of_a_sparse_gradient():
     table = nn.Embedding(5, 2, sparse=True)
     table(torch.tensor([1, 1, 3])).sum().backward()
     assert float(energy(table.weight.grad)) == pytest.approx(2 * (4 + 1))
+
+
+class Table(nn.Module):
+    """A weight that serves as a table too, and is used by two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2 * WORTH_IT, 12))
+        self.other = nn.Linear(12, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.other(self.weight[:7] * x)
+        return F.linear(torch.tanh(x), self.weight) + F.linear(x, self.weight)
+
+
+def test_sketches_and_errors_of_one_parameter_are_added_up():
+    torch.manual_seed(0)
+    model, x = Table().double(), torch.randn(7, 1).double()
+    error = torch.randn(7, 2 * WORTH_IT).double()
+    exact, _ = run(model, x, None, False)
+    wrong, _ = run(model, x, error, False)
+    true = wrong["weight"] - exact["weight"]
+    for seed in range(3):
+        signs = Signs(seed)
+        _, streams = run(model, x, error, True, signs=signs)
+        found = streams.energies()[STREAM]
+        assert found["weight"] == pytest.approx(float(energy(signs.sketch(true))))
+        assert found["other.weight"] == pytest.approx(float(energy(wrong["other.weight"] - exact["other.weight"])))

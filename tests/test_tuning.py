@@ -10,6 +10,7 @@ from torch import nn
 
 import slimgrad
 from slimgrad.attached import Attached
+from slimgrad.bounds.base import Request
 from slimgrad.bounds.noise import Noise
 from slimgrad.errors import ConfigError
 from slimgrad.tuning import Tuning
@@ -157,3 +158,26 @@ def test_errors_of_two_bounds_are_followed_apart():
     entries = [entry for state in states for entry in state["sites"].values() if entry["travels"]]
     assert len(entries) == 2
     assert all(entry["far"]["n"] for entry in entries)
+
+
+class Asks(Noise):
+    """A bound that asks for what it is told to."""
+
+    request = Request()
+
+    def wants(self, step, state):
+        return self.request
+
+
+def test_what_several_bounds_ask_is_rough_and_a_look_only_if_all_that_ask_say_so(model):
+    first, second = Asks(0.05), Asks(0.1)
+    tuning = Tuning(Attached((model,), first, {"2": second}))
+    rough = Request(looks=frozenset({("0", 0)}), is_look=True, is_rough=True)
+    for other, is_both in ((Request(), True), (rough, True), (Request(errors=frozenset({("2", 0)})), False)):
+        for asking in ((rough, other), (other, rough)):
+            for bound, request in zip((first, second), asking, strict=True):
+                object.__setattr__(bound, "request", request)
+            tuning.begin_step(1)
+            found = tuning.meter._request
+            assert (found.is_look, found.is_rough) == (is_both, is_both)
+            assert (tuning.meter._streams.signs is not None) is is_both

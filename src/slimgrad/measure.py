@@ -23,7 +23,7 @@ a batch norm's error has a part along its own input, which the convolution befor
 without any cancellation, and a depthwise one hands it on to the norm before.
 
 Note [At once]. Where nothing has to be told apart, a node is called once for both, its own errors and those that have
-arrived (at_once.py). What takes part but is not looked at is treated so as well, where no parameter hangs on the node.
+arrived (at_once.py).
 
 Note [What a measurement keeps alive]. The original belongs to the Stored, and so to the graph; hooks hold this meter,
 and no tensors but the parameter that they are on. Where no site is named, originals are kept up to QUOTA of the bytes
@@ -242,13 +242,12 @@ class Meter:
             if stored.probe.original is None or stored.kept is not None:  # kept since: it is exact now
                 continue
             site = stored.probe.reading.site
-            kind = type(node).__name__
-            is_linear = all((kind, slot) in LINEAR_RULES for slot, _ in slots)
-            if self._request.goes_at_once(site) or (not is_linear and self._joins(node, site)):
-                (self._at_once if self._request.goes_at_once(site) else self._travelling).add(site)
+            if self._request.goes_at_once(site):
+                self._at_once.add(site)
                 together.append((stored, slots))
                 continue
-            if is_linear:
+            kind = type(node).__name__
+            if all((kind, slot) in LINEAR_RULES for slot, _ in slots):
                 for slot, saved in slots:
                     edge, error_of = LINEAR_RULES[kind, slot]
                     if node.next_functions[edge][0] is None:  # it is frozen
@@ -264,12 +263,6 @@ class Meter:
                 node.metadata.setdefault(EXACT, []).append((site, call(node, grads)))
         if together:
             at_once.without_errors(node, grads, together, self._streams, TRAVEL)
-
-    def _joins(self, node: Any, site: Site) -> bool:
-        """Return whether all that an error makes of this node's gradients travels, and nothing is to be told apart."""
-        request = self._request
-        is_followed = request.travels is not None and site in request.travels and not request.looks_at(site)
-        return is_followed and all(leaf_of(node, edge) is None for edge in range(len(node.next_functions)))
 
     def _after(self, inputs: Grads, outputs: Grads) -> None:
         """Run after such a node: compare with what autograd has computed, and take statistics."""

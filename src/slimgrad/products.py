@@ -100,9 +100,10 @@ class Product:
 
     def sketch(self, error: torch.Tensor, x: torch.Tensor, signs: Signs) -> torch.Tensor:
         """Return the sketch of the weight's gradient; see Note [Sketches]."""
+        rows = signs.of(error.shape[1], error).mT
         if self.kind != CONVOLUTION:
-            return (error @ signs.of(error.shape[1], error)).mT @ x
-        sums = signs.of(error.shape[1], error).mT @ error.flatten(2)
+            return (rows @ error.mT) @ x  # in this order: BLAS takes four times as long for (error @ signs).mT
+        sums = rows @ error.flatten(2)
         sums = sums.view(error.shape[0], N_SUMS, *error.shape[2:])
         following, slot = self.node.next_functions[self.weight]
         weight = x.new_empty((N_SUMS, *following._input_metadata[slot].shape[1:]))

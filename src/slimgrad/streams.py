@@ -37,6 +37,7 @@ from slimgrad.saved import Kept, Rebuilt, Saved, Shaped
 WAITING = (
     "slimgrad.errors"  # in the metadata of a node: errors that have arrived, by name, layers still to go, and slot
 )
+SUM, FORK = "AddBackward0", 0.4  # of a layer: a residual network has as many ways as blocks; two sums on, it is far
 ALL_LAYERS = math.inf  # one less is as many: errors that come by different ways are still added up where they meet
 
 current_node: Callable[[], Any] = torch._C._current_autograd_node
@@ -73,10 +74,10 @@ class Streams:
     def leave(self, node: Any, stream: str, errors: Any, layers: float = ALL_LAYERS) -> None:
         """Let errors leave a node, one per input of its function."""
         leaves = {edge for edge in range(len(node.next_functions)) if leaf_of(node, edge) is not None}
-        layers -= bool(leaves) and not _keeps_channels_apart(node)
+        layers -= FORK if _is_fork(node) else bool(leaves) and not _keeps_channels_apart(node)
         for edge, ((following, slot), error) in enumerate(zip(node.next_functions, errors, strict=True)):
             if layers > 0 or edge in leaves:
-                self.add(following, slot, stream, error, max(1, layers))
+                self.add(following, slot, stream, error, layers if layers > 0 else 1)
 
     def take(self, node: Any, stream: str, n_slots: int) -> list[torch.Tensor | None]:
         """Return the errors of a stream that have arrived at a node, by slot: someone else takes them across."""
@@ -161,7 +162,12 @@ class Streams:
             if x is None:
                 hold_for_more(node)
                 x = product.x
-            self.cross(product, x, stream, errors[0], layers, layers == 1 and not _keeps_channels_apart(node))
+            self.cross(product, x, stream, errors[0], layers, layers <= 1 and not _keeps_channels_apart(node))
+
+
+def _is_fork(node: Any) -> bool:
+    """Return whether errors go two ways from here, as behind a residual branch."""
+    return type(node).__name__ == SUM and all(following is not None for following, _ in node.next_functions)
 
 
 def _keeps_channels_apart(node: Any) -> bool:

@@ -85,7 +85,7 @@ def test_too_much_noise_tightens_at_once_and_meets_the_aim():
     assert 0.7 < bound.noise(state) / (AIM * 0.05) <= 1 + 1e-6
 
 
-@pytest.mark.parametrize(("noise", "most"), [(1e-3, LOOSEN), (1e-6, LOOSEN_TRIFLE)])
+@pytest.mark.parametrize(("noise", "most"), [(1e-3, LOOSEN), (1e-6, LOOSEN * LOOSEN_TRIFLE)])
 def test_little_noise_loosens_slowly_and_only_after_a_second_measurement_and_in_no_new_network(noise, most):
     bound = Noise(0.05)
     once = bound.update(bound.start(), reading(1, noise))

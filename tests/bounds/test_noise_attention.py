@@ -8,7 +8,16 @@ import pytest
 
 from slimgrad.bounds.base import ATTENTION, ErrorReading, Reading, SiteReading
 from slimgrad.bounds.foresight import START_RATIO
-from slimgrad.bounds.noise import AIM, AT_MOST, BY_ENERGY, CAREFUL, LAYER_AIM, YOUNG_WITH_ATTENTION, Noise
+from slimgrad.bounds.noise import (
+    AIM,
+    AT_MOST,
+    BY_ENERGY,
+    CAREFUL,
+    LAYER_AIM,
+    LOOSEN_WITH_ATTENTION,
+    YOUNG_WITH_ATTENTION,
+    Noise,
+)
 from slimgrad.bounds.sensitivity import START
 
 E2 = 0.05
@@ -35,11 +44,20 @@ def spent(bound, site, noise, state):
 def test_a_new_network_is_coded_finer_and_loosened_later():
     bound, rels, state = Noise(E2), [], Noise(E2).start()
     for step in (1, YOUNG_WITH_ATTENTION - 1, YOUNG_WITH_ATTENTION):
-        near = reading(step, {QUERY_KEY: {"proj": 1e-3}}, {"proj": 1.0})
+        near = reading(step, {QUERY_KEY: {"proj": 5e-4}}, {"proj": 1.0})
         own = replace(near.errors[0], reach="own")
         state = bound.update(state, replace(near, errors=(own, *near.errors)))
         rels.append(bound.at(QUERY_KEY, state).eps(1.0))
-    assert rels[0] == rels[1] == START / 2 < rels[2]
+    assert rels[0] == rels[1] == START / 2
+    assert rels[2] == pytest.approx(LOOSEN_WITH_ATTENTION * START / 2)
+
+
+def test_nobody_has_a_turn_before_the_next_round_for_want_of_a_measurement():
+    bound, state = Noise(E2), Noise(E2).start()
+    for step in (1, YOUNG_WITH_ATTENTION):
+        near = reading(step, {QUERY_KEY: {"proj": 1e-7}}, {"proj": 1.0})
+        state = bound.update(state, replace(near, errors=(replace(near.errors[0], reach="own"), *near.errors)))
+    assert state["sites"]["attention#1"]["due"] == 100
 
 
 def test_errors_of_attention_take_a_part_of_the_budget_and_the_others_all_that_is_left():

@@ -11,6 +11,7 @@ from slimgrad.bounds.sensitivity import (
     DRIFT,
     LEARN,
     START,
+    YOUNG,
     loads,
     noise_of,
     shares_of,
@@ -143,6 +144,15 @@ def test_figures_are_means_of_what_was_found():
     for noise in (0.01, 0.02, 0.0):
         learn(sites, ErrorReading((NORM,), noise, {"norm": noise}))
     assert share_of(sites) * 0.1 == pytest.approx((0.01 + LEARN * 0.01) * (1 - LEARN))
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, YOUNG - 1), (YOUNG, YOUNG + 1), (1, YOUNG)])
+def test_what_was_measured_in_a_young_network_is_forgotten_later(before, now):
+    sites = known(NORM)
+    for step, energy in ((before, 0.001), (now, 0.003)):
+        learn(sites, ErrorReading((NORM,), energy, {"norm": energy}), step=step)
+    expected = 0.003 if before < YOUNG <= now else 0.001 + LEARN * 0.002
+    assert share_of(sites) == pytest.approx(expected / 0.1)
 
 
 def test_an_error_is_related_to_the_gradient_without_it_and_to_no_less_than_is_looked_at():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from slimgrad.bounds import turns
-from slimgrad.bounds.base import ErrorReading, Reading, Request, SiteReading, site_key
+from slimgrad.bounds.base import ErrorReading, Reading, Request, SiteReading, site_key, site_of
 from slimgrad.bounds.foresight import YOUNG
 from slimgrad.bounds.rates import EXACT_BITS, FINEST_STEP
 from slimgrad.bounds.sensitivity import ALL, START, seen
@@ -59,43 +59,98 @@ def test_in_a_round_all_that_fit_go_together_those_first_that_add_the_most(monke
     assert chosen == {("norm", 1)} | {(f"layer{i}", 1) for i in range(40 - room, 40)}
 
 
-def test_whoever_is_due_all_of_its_role_go_along():
-    sites = sites_of(20, "layer norm input", due=1000)
+def test_whoever_is_due_all_go_along():
+    norms, gelus = sites_of(20, "layer norm input", due=1000), sites_of(1, "gelu input", due=1000)
+    sites = {**norms, "gelu#1": gelus["layer0#1"], site_key(SMALL): entry_of(site_reading(SMALL, numel=10), due=1000)}
+    for entry in sites.values():
+        entry["apart"] = 1
     assert not to_follow(2, sites)
     sites["layer7#1"]["due"] = 2
-    assert to_follow(2, sites) == {(f"layer{i}", 1) for i in range(20)}
-
-
-def test_errors_that_travel_are_followed_by_roles():
-    norms = sites_of(20, "layer norm input", noise=1e-3)
-    gelus = {"gelu#1": entry_of(site_reading(("gelu", 1), "gelu input"))}
-    assert to_follow(2, {**norms, **gelus}) == {(f"layer{i}", 1) for i in range(20)}
-    for entry in norms.values():
-        entry["due"] = 1000
-    assert to_follow(2, {**norms, **gelus}) == {("gelu", 1)}
-
-
-def test_errors_that_stay_go_along_with_any_role():
-    sites = {**sites_of(9, "layer norm input"), site_key(SMALL): entry_of(site_reading(SMALL, numel=10), due=1000)}
-    assert to_follow(2, sites) == {(f"layer{i}", 1) for i in range(9)} | {SMALL}
+    assert to_follow(2, sites) == {(f"layer{i}", 1) for i in range(20)} | {("gelu", 1), SMALL}
 
 
 @pytest.mark.parametrize("role", ["layer norm input", "batch norm input"])
-def test_sites_are_told_apart_in_each_turn_and_batch_norms_only_in_some(role):
+def test_sites_are_told_apart_the_first_time_and_batch_norms_in_some_turns_more(role):
     sites = {**sites_of(3, role, n=0), site_key(SMALL): entry_of(site_reading(SMALL, numel=10))}
     travelling = {(f"layer{i}", 1) for i in range(3)}
     assert wanted(2, sites) == Request(travels=travelling | {SMALL}, looks=travelling, is_rough=True)
-    is_alike = role == turns.ALIKE
-    for turn in range(1, 5):
+    for turn in range(1, 9):
         for key in sites.keys() - {site_key(SMALL)}:
             sites[key]["far"]["n"] = turn
-        if is_alike and turn % turns.APART_EVERY:
-            assert wanted(2, sites) == Request(at_once=travelling | {SMALL}, is_rough=True)
+        if role == turns.ALIKE and turn % turns.APART_EVERY == 0:
+            assert wanted(2, sites) == Request(travels=travelling | {SMALL}, is_rough=True)
         else:
-            looks = set() if is_alike else travelling
-            assert wanted(2, sites) == Request(travels=travelling | {SMALL}, looks=looks, is_rough=True)
+            assert wanted(2, sites) == Request(at_once=travelling | {SMALL}, is_rough=True)
     sites["layer2#1"]["far"]["n"] = 0  # one that is new
     assert wanted(2, sites).looks >= {("layer2", 1)}
+
+
+KINDS = {"norm": "layer norm input", "gelu": "gelu input", "key": "attention query, key"}
+KINDS |= {"result": "attention result", "logits": "log-softmax result"}
+
+
+def sites_of_all_kinds(due, apart):
+    """Return one site of each of some roles, and one whose error goes nowhere."""
+    sites = {f"{name}#1": sites_of(1, role, due=due)["layer0#1"] for name, role in KINDS.items()}
+    sites[site_key(SMALL)] = entry_of(site_reading(SMALL, numel=10), due=due)
+    for entry in sites.values():
+        entry["apart"] = apart
+    return sites
+
+
+def of_all(sites, reading):
+    """Return the reading with the sites that ran as well and of which nothing was measured."""
+    missing = {site_of(key) for key in sites} - {one.site for one in reading.sites}
+    return replace(reading, sites=(*reading.sites, *measured(reading.step, *missing, rms=0.0).sites))
+
+
+@pytest.mark.parametrize(("apart", "step"), [(10, 50), (50, 190), (400, 1000)])
+def test_in_a_network_nearly_four_times_as_old_kinds_are_measured_each_by_itself(apart, step):
+    sites, seen_together = sites_of_all_kinds(due=step, apart=apart), []
+    for at in range(step, step + 3):
+        at_once = wanted(at, sites).at_once
+        seen_together.append(sorted(path for path, _ in at_once - {SMALL}))
+        sites = after(sites, of_all(sites, followed(at, *at_once, reach="all")))
+        assert all(sites[site_key(site)]["apart"] == at for site in at_once - {SMALL})
+    assert sorted(seen_together) == [["gelu"], ["key", "logits", "result"], ["norm"]]
+    assert wanted(step + 3, sites).is_empty
+
+
+@pytest.mark.parametrize(("apart", "step"), [(10, 37), (50, 100), (400, 999)])
+def test_in_a_network_that_is_not_all_kinds_are_measured_together(apart, step):
+    sites = sites_of_all_kinds(due=step, apart=apart)
+    everything = {(path, 1) for path in (*KINDS, SMALL[0])}
+    assert wanted(step, sites).at_once == everything
+    assert {entry["apart"] for entry in after(sites, followed(step, *everything, reach="all")).values()} == {apart}
+
+
+def test_kinds_are_told_apart_where_each_is_looked_at_while_all_are_followed():
+    sites = sites_of_all_kinds(due=10, apart=0)
+    everything = tuple((path, 1) for path in KINDS)
+    reading = followed(10, *everything)
+    near = tuple(ErrorReading((site,), 1e-5, {}, "near") for site in everything)
+    found = after(sites, replace(reading, errors=(*reading.errors, *near)))
+    assert all(found[site_key(site)]["apart"] == 10 for site in everything)
+
+
+def test_where_there_is_attention_rounds_begin_later_and_looks_come_half_way_between():
+    sites = sites_of_all_kinds(due=0, apart=0)
+    for entry in sites.values():
+        entry["far"]["n"] = entry["own"]["n"] = 0
+    turns.give(sites, sites, measured(1, SMALL, *((path, 1) for path in KINDS)), EVERY, 1e-9)
+    rounds, looks = [], []
+    for step in range(2, 420):
+        request = wanted(step, sites)
+        if request.is_look:
+            looks.append(step)
+        elif not request.is_empty:
+            together, is_first = request.travels | request.at_once, bool(request.travels)
+            reading = of_all(sites, followed(step, *together, reach="far" if is_first else "all"))
+            near = tuple(ErrorReading((site,), 1e-5, {}, "near") for site in request.looks)
+            sites = after(sites, replace(reading, errors=(*reading.errors, *near)))
+            rounds.append(step)
+    assert rounds == [10, 50, 51, 52, 100, 200, 201, 202, 400]
+    assert looks == [75, 150, 250, 350]
 
 
 def test_an_error_that_stays_is_told_apart_before_it_is_measured_at_once():
@@ -128,14 +183,6 @@ def test_what_stands_behind_an_exponential_is_looked_at_as_well(role):
     request = wanted(150, sites)
     assert request == Request(looks=frozenset((f"layer{i}", 1) for i in range(9)), is_look=True, is_rough=True)
     assert wanted(151, sites).is_empty
-
-
-def test_what_attention_reads_is_followed_together():
-    sites = sites_of(2, "attention query, key")
-    sites["result#1"], sites["norm#1"] = (sites_of(1, role)["layer0#1"] for role in ("attention result", "gelu input"))
-    assert to_follow(2, sites) in ({("layer0", 1), ("layer1", 1), ("result", 1)}, {("norm", 1)})
-    sites["norm#1"]["due"] = 10_000
-    assert to_follow(2, sites) == {("layer0", 1), ("layer1", 1), ("result", 1)}
 
 
 def test_those_are_looked_at_that_take_the_most_of_what_a_layer_may_suffer():

@@ -50,6 +50,7 @@ from slimgrad.bounds.sensitivity import (
     ALL,
     PARTS,
     START,
+    YOUNG,
     Sites,
     loads,
     noise_of,
@@ -60,13 +61,14 @@ from slimgrad.errors import ConfigError
 
 START_MEANT_FOR = 0.05  # e2: what Relative(START) for all costs narrow networks, 0.045 to 0.053 (docs/bounds.md) ...
 WITH_ATTENTION = 0.2  # ... and at most where there is attention: by parameters, at step 20 of a GPT
-YOUNG_WITH_ATTENTION = 50  # steps: until then no bound is loosened there, elsewhere until foresight.YOUNG
+YOUNG_WITH_ATTENTION = 50  # steps: until then no bound is loosened there, elsewhere until YOUNG
 AIM = 0.72  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
 LAYER_AIM = 0.28  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
 CAREFUL = 0.9  # x AIM where there is attention: batches differ more, and errors grow in leaps
 AT_MOST = {ATTENTION: 0.25, LOG_SOFTMAX: 0.02}  # of both: what may grow tenfold, and fiftyfold, within a hundred steps
 BY_ENERGY = 0.8  # of what is aimed at, where the budget is one of parameters: energies differ more from batch to batch
-LOOSEN, LOOSEN_TRIFLE = 2.0, 4.0  # at most, from one measurement to the next; where a site adds no more than ...
+LOOSEN, LOOSEN_WITH_ATTENTION = 2.0, 4.0  # at most, from one measurement to the next; there rounds are farther apart
+LOOSEN_TRIFLE = 2.0  # x that, where a site adds no more than ...
 TRIFLE = 1 / 300  # ... of what is aimed at, in all and in every layer
 SET_EVERY = 5  # steps, while some sites wait for their turn
 ALARM = 1.2  # x what is aimed at: expected from here on, bounds are set anew at once
@@ -239,26 +241,27 @@ class Noise:
         unknown = {role: unknown_share(sites, role) for role in {entry["role"] for entry in sites.values()}}
         limits, budget = self._limits(sites, state), self._aims([ALL], state)[0]
         trifles, most = _trifles(sites, limits, budget), self._most(sites, step)
-        items = [
-            self._item(sites[key], key in small, key in trifles, unknown[sites[key]["role"]], most) for key in keys
-        ]
+        is_attending = turns.has_attention(sites)
+        loosen = LOOSEN_WITH_ATTENTION if is_attending else LOOSEN
+        factors = {key: loosen * LOOSEN_TRIFLE if key in trifles else loosen for key in keys}
+        items = [self._item(sites[key], key in small, factors[key], unknown[sites[key]["role"]], most) for key in keys]
         steps = cheapest(items, budget, limits)
-        soon = _held_back(sites, small, items, steps, budget, limits)
+        soon = [] if is_attending else _held_back(sites, small, items, steps, budget, limits)
         for key, chosen in zip(keys, steps, strict=True):
             entry = sites[key]
             rel = chosen / 2.0 / entry["unit"]
             if rel > entry["rel"]:
                 entry["fresh"] = False
-            if rel > LOOSEN * entry["rel"]:  # a trifle, and soon no more where errors do not grow as its square
+            if rel > loosen * entry["rel"]:  # a trifle, and soon no more where errors do not grow as its square
                 soon.append(key)
             entry["rel"] = rel
-        turns.hurry(sites, soon, step, self.every, _young(sites))
+        if not is_attending:  # there a look comes before the next round
+            turns.hurry(sites, soon, step, self.every, YOUNG)
         return loads(sites)
 
-    def _item(self, entry: State, is_small: bool, is_trifle: bool, unknown: float, most: float) -> Item:
+    def _item(self, entry: State, is_small: bool, loosen: float, unknown: float, most: float) -> Item:
         unit, rel, finest = entry["unit"], entry["rel"], FINEST_STEP / 2.0 / entry["unit"]
         is_known = entry["own"]["n"] >= 2 if not entry["travels"] else _is_followed(entry)
-        loosen = LOOSEN_TRIFLE if is_trifle else LOOSEN
         limit = min(most, max(rel * loosen if entry["fresh"] and is_known else rel, entry["tried"], finest))
         if not entry["own"]["n"] and unknown > 0:
             limit = min(limit, math.sqrt(self._aims([""], self.start())[0] / unknown))
@@ -323,7 +326,7 @@ def _trifles(sites: Sites, limits: np.ndarray, budget: float) -> set[str]:
 
 def _young(sites: Sites) -> int:
     """Return the step from which on bounds are loosened."""
-    return YOUNG_WITH_ATTENTION if turns.has_attention(sites) else foresight.YOUNG
+    return YOUNG_WITH_ATTENTION if turns.has_attention(sites) else YOUNG
 
 
 def _forget(sites: Sites) -> None:

@@ -11,6 +11,7 @@ A site's entry, a plain dict:
     fresh             whether a measurement came since the bound was last loosened
     tried             the bound at which it was last measured
     due, last         the step from which on it is to be measured again, see turns.py; the last in which it was seen
+    apart             the last step in which what sites of its kind add was told from what others do
 
 Noise grows with the square of the bound and the noises of sites add up (docs/bounds.md has both measured), so these
 numbers say what any choice of bounds adds, in all and to each layer.
@@ -32,6 +33,7 @@ from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reach, Reading, SiteR
 
 START = 0.25
 LEARN = 0.4  # weight of a new measurement: with equal weights and bounds, batches differ by a factor of three
+YOUNG = 20  # steps: measurements from before say nothing of later ones
 TYPICAL = 0.004  # noise at rel = 1 of a site whose error travels, before any was measured
 DRIFT = 0.5  # how far errors are taken to follow those near by, and of their role ...
 MOST_DRIFT = 4.0  # ... and from what change on no farther
@@ -52,7 +54,8 @@ def seen(entry: State | None, one: SiteReading, energy: float) -> State:
     if entry is None:
         travels = one.role not in LOCAL_ROLES
         own, far = (0.0, TYPICAL) if travels else (_by_formula(one, energy), 0.0)
-        entry = {"rel": one.rel or START, "tried": 0.0, "fresh": False, "travels": travels, "curve": curve, "due": 0}
+        entry = {"rel": one.rel or START, "tried": 0.0, "fresh": False, "travels": travels, "curve": curve}
+        entry |= {"due": 0, "apart": 0}
         starts = (("own", own), ("near", 0.0), ("far", far))
         entry |= {part: {**UNKNOWN, "noise": noise} for part, noise in starts}
     elif one.rms:  # only then was density measured
@@ -244,7 +247,7 @@ def _by_formula(one: SiteReading, energy: float) -> float:
 
 def _learn(part: State, noise: float, shares: Mapping[str, float], step: int) -> State:
     known, n = part["shares"], part["n"]
-    if n:
+    if n and (part["at"] >= YOUNG or step < YOUNG):
         noise = part["noise"] + LEARN * (noise - part["noise"])
         learnt = {layer: share + LEARN * (shares.get(layer, 0.0) - share) for layer, share in known.items()}
         shares = {**shares, **learnt}

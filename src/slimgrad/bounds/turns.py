@@ -10,23 +10,27 @@ which costs little. The smallest: they belong to the last layers, whose errors g
 (fourfold in 50 steps, the input of a classifier). The two that take the most of what some layer may suffer. And queries
 and keys, which stand behind an exponential: in a GPT what they added grew thirtyfold in 40 steps, when its attention
 began to matter. All but the smallest are large, so what is coded stands in for the originals. Looks come four times as
-often as rounds where the network is new, and else twice.
+often as rounds where the network is new, and else twice; where there is attention, once between two rounds. There the
+first rounds are at steps 10 and 50: nothing is loosened before, since what errors do in the first steps, they do no
+more some steps later.
 
-Note [Together]. Following errors costs another backward pass, however many they are. So all sites of a role have their
-turn in the same step, whoever is due: what several do together is shared out as it was expected of each. Of each, what
-its code has left out is coded beside it in that step (finer.py), and this is at most a sixteenth of all values' bytes:
-of all at once. What each does to its own layer, and to the next on its way, is told apart. Batch norms are so only in
-one turn of four, since most of what they do is done to the convolution right before them, each to its own: in between
-all is measured at once, which costs less, and of what a layer suffers each keeps its proportion. For good it may not:
-a GPT whose sites kept the proportions of their first turn stored a third more after 2000 steps. Nor are roles put
-together: noise was seven times what was promised in a GPT of 80 steps, in which they change against each other. All
-that attention reads is, for it may take only a part of any limit (noise.py).
+Note [Together]. Following errors costs another backward pass, however many they are. So all sites have their turn in
+the same step, whoever is due: what several do together is shared out as it was expected of each. Of each, what its code
+has left out is coded beside it in that step (finer.py), and this is at most a sixteenth of all values' bytes. The first
+time, what each does to its own layer and to the next on its way is told apart, and for batch norms in one turn of four,
+since most of what they do is done to the convolution right before them, each to its own. Later all is measured at once,
+which costs half as much, and of what a layer suffers each keeps its proportion. For good it may not: a GPT whose
+sites kept the proportions of their first turn stored a third more after 2000 steps. So kinds are measured each by
+itself, in steps that follow each other, when the network is nearly four times as old as it was then, or 600 steps
+older. A kind is a role, but all that stands behind an exponential is one: it may take only a part of any limit
+(noise.py). With kinds put together for good, and told apart within one step by what each did near by, a GPT stored a
+tenth more.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from slimgrad.bounds.base import (
     ATTENTION,
@@ -50,7 +54,9 @@ LEFT_OUT_BITS = 2.0  # per value, at most: what a code has left out, coded
 LOOKED_AT = 1 / 64  # of all values: the smallest sites, which are looked at between rounds
 PARTS_OF_A_ROUND = 4
 ALIKE = "batch norm input"  # most of what these do is done to the convolution right before; see Note [Together] ...
-APART_EVERY = 4  # ... so in the first of so many turns they are told apart, and all others in each
+APART_EVERY = 4  # ... so in the first of so many turns they are told apart
+ALONE_AT, ALONE_AFTER = 3.8, 600  # x its age, and steps: so much older, a network has each kind measured alone again
+ROUNDS_WITH_ATTENTION = (10, 50)  # the first; nothing is loosened before the second
 N_EXPOSED = 2  # sites that take the most of what some layer may suffer
 MOST_AGING, AT_FIRST = 2.5, 8  # x its age: the oldest that a network may be at the next round; and its age at first
 ABSENT = 5  # steps, up to two more, until a site that did not run in its turn has another
@@ -64,13 +70,12 @@ def request(step: int, sites: Sites, every: int) -> Request:
     due = _most_noise_first([key for key in coded if sites[key]["due"] <= step], sites)
     far = [key for key in due if _is_to_follow(sites[key])]
     if far:
-        chosen = _within_quota(_together(far[0], coded, sites), sites)
-        apart = [key for key in chosen if _is_to_be_told_apart(sites[key])]
-        if not apart:
-            return Request(at_once=_sites(chosen), is_rough=True)
-        near = [key for key in apart if sites[key]["role"] != ALIKE or not sites[key]["far"]["n"]]
-        looks = _sites(key for key in near if sites[key]["travels"])
-        return Request(travels=_sites(chosen), looks=looks, is_rough=True)
+        if not any(_is_to_be_told_apart(sites[key]) for key in coded):
+            together = _together(far[0], coded, sites, step)
+            return Request(at_once=_sites(_within_quota(_most_noise_first(together, sites), sites)), is_rough=True)
+        chosen = _within_quota(_most_noise_first(coded, sites), sites)
+        near = [key for key in chosen if sites[key]["travels"] and not _is_known_batch_norm(sites[key])]
+        return Request(travels=_sites(chosen), looks=_sites(near), is_rough=True)
     if due:
         return Request(errors=_sites(_within_quota(due, sites, is_finer=False)))
     if not coded:  # exact ones are not measured, but slowly forgotten
@@ -94,9 +99,11 @@ def has_attention(sites: Sites) -> bool:
 
 def is_look(step: int, sites: Sites, every: int) -> bool:
     """Return whether this is a step between rounds, in which some sites are looked at; see Note [When]."""
-    coded = [entry for entry in sites.values() if entry["rel"]]
-    is_time = step % (_between(every) if step <= every else 2 * _between(every)) == 0
-    return is_time and bool(coded) and not some_are_due(sites, step)
+    apart = _between(every) if step <= every else 2 * _between(every)
+    is_time = step % apart == 0
+    if has_attention(sites):  # half way between rounds
+        is_time = is_time and step > ROUNDS_WITH_ATTENTION[-1] and step // apart % 2 == 1
+    return is_time and any(entry["rel"] for entry in sites.values()) and not some_are_due(sites, step)
 
 
 def some_are_due(sites: Sites, step: int) -> bool:
@@ -114,9 +121,13 @@ def give(sites: Sites, known: Sites, reading: Reading, every: int, trifle: float
     at_once, far = _sites_in(reading, "all"), _sites_in(reading, "far")
     followed = far | {key for key in at_once if sites[key]["travels"]}
     went_along = _sites_in(reading, "own") | far | at_once if followed else set()
+    if len({_kind_of(sites[key]) for key in followed}) == 1 or _sites_in(reading, "near") & far:
+        for key in followed:
+            sites[key]["apart"] = reading.step
     is_growing = _growth(followed & known.keys(), known, sites) > GROWING
-    following = _next_round(reading.step, every)
-    next_but_one = _next_round(following, every)
+    firsts = ROUNDS_WITH_ATTENTION if has_attention(sites) else FIRST_STEPS
+    following = _next_round(reading.step, every, firsts)
+    next_but_one = _next_round(following, every, firsts)
     sits_out_none = is_growing or next_but_one > MOST_AGING * max(reading.step, AT_FIRST)
     for key, entry in sites.items():
         if key in measured:
@@ -156,9 +167,9 @@ def _between(every: int) -> int:
     return max(1, every // PARTS_OF_A_ROUND)
 
 
-def _next_round(step: int, every: int) -> int:
+def _next_round(step: int, every: int, firsts: Sequence[int]) -> int:
     """Return the first step of a round to come."""
-    return next((first for first in FIRST_STEPS if first > step), (step // every + 1) * every)
+    return next((first for first in firsts if first > step), (step // every + 1) * every)
 
 
 def _sites_in(reading: Reading, reach: Reach) -> set[str]:
@@ -194,18 +205,26 @@ def _is_to_be_told_apart(entry: State) -> bool:
     """Return whether what the site adds is to be told apart from what others add; see Note [Together]."""
     if not entry["travels"]:
         return not entry["own"]["n"]
-    return _is_to_follow(entry) and (entry["role"] != ALIKE or entry["far"]["n"] % APART_EVERY == 0)
+    is_its_turn = entry["far"]["n"] % APART_EVERY == 0 if entry["role"] == ALIKE else not entry["far"]["n"]
+    return is_its_turn and _is_to_follow(entry)
 
 
-def _together(first: str, coded: list[str], sites: Sites) -> list[str]:
-    """Return the sites to measure in one step; see Note [Together]."""
-    kind = _kind_of(sites[first])
-    return _most_noise_first([key for key in coded if _kind_of(sites[key]) == kind or not sites[key]["travels"]], sites)
+def _together(first: str, coded: list[str], sites: Sites, step: int) -> list[str]:
+    """Return the sites to measure at once: all, or those of a kind that was not told from others for long."""
+    kind, apart = _kind_of(sites[first]), sites[first]["apart"]
+    if step < min(ALONE_AT * apart, apart + ALONE_AFTER):
+        return coded
+    return [key for key in coded if _kind_of(sites[key]) == kind or not sites[key]["travels"]]
 
 
 def _kind_of(entry: State) -> str:
-    """Return the role, one for all that attention reads: together they may take but a part of any limit."""
-    return "attention" if entry["role"] in ATTENTION else entry["role"]
+    """Return the role, one for all that stands behind an exponential: it may take but a part of any limit."""
+    return "exponential" if entry["role"] in ATTENTION | LOG_SOFTMAX else entry["role"]
+
+
+def _is_known_batch_norm(entry: State) -> bool:
+    """Return whether what the site does near by is not told apart any more; see Note [Together]."""
+    return entry["role"] == ALIKE and entry["far"]["n"] > 0
 
 
 def _within_quota(keys: list[str], sites: Sites, is_finer: bool = True) -> list[str]:
