@@ -1,9 +1,9 @@
 """What the controllers of adaptive bounds cost: a run that measures against one that takes the same bounds for nothing.
 
-    python bench/controllers.py [--steps 500] [--only Noise] [--model gpt] [--json docs/results/controllers.json]
+    python bench/controllers.py [--only Noise] [--model gpt] [--width 1.0] [--json docs/results/controllers.json]
 
 Two copies of a network train on the same batches, step by step in turn: a ResNet-18 a quarter as wide, or the GPT of
-bench/noise.py, of which a batch is a quarter as many rows of 128 tokens. One is attached under the bound; the other
+bench/noise.py, of which a batch is a quarter as many rows of 128 tokens (with --width 1.0 it is 256 wide). One is attached under the bound; the other
 follows it, with the bounds that the first has set and no measurement of its own. So codes and bytes are the same, and
 the ratio of their times is what measuring and deciding cost. Times are those of the process's one thread, which other
 work on the machine disturbs little. Whichever network is made first is slower by 0.1 to 0.5 %, for where it lies in
@@ -29,6 +29,7 @@ from slimgrad.lab.steps import seconds_of_step
 
 BOUNDS = {"Noise": slimgrad.Noise(0.05), "Comet": slimgrad.Comet(), "AcGc": slimgrad.AcGc()}
 N_PARTS = 10
+GPT_WIDTH = 256  # at --width 1.0
 
 
 def follower_of(bound: Any) -> Any:
@@ -59,7 +60,7 @@ class Arm:
 def setup(model: str, batch: int, steps: int, width: float) -> noise.Setup:
     """Return a new training, the same each time."""
     if model == "gpt":
-        return noise.setup(model, batch, steps, 0)
+        return noise.setup(model, batch, steps, 0, width=round(width * GPT_WIDTH))
     torch.manual_seed(0)
     network = models.build(model, width=width, stem="small", classes=10, in_channels=1)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.02, momentum=0.9)

@@ -95,10 +95,11 @@ class Setup(NamedTuple):
         return numels
 
 
-def setup(name: str, batch: int, steps: int, seed: int) -> Setup:
+def setup(name: str, batch: int, steps: int, seed: int, **options: Any) -> Setup:
+    """Return a new training; `options` replace some of the network's own."""
     torch.manual_seed(seed)
     kind = name.removesuffix(CIFAR)
-    model, criterion = models.build(kind, **OPTIONS[name]), models.criterion(kind)
+    model, criterion = models.build(kind, **OPTIONS[name] | options), models.criterion(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=name.endswith(CIFAR))
     if name == "gpt":
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -9,9 +9,9 @@ from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reading, SiteReading,
 from slimgrad.bounds.sensitivity import (
     ALL,
     DRIFT,
+    FORGOTTEN,
     LEARN,
     START,
-    YOUNG,
     loads,
     noise_of,
     shares_of,
@@ -146,12 +146,12 @@ def test_figures_are_means_of_what_was_found():
     assert share_of(sites) * 0.1 == pytest.approx((0.01 + LEARN * 0.01) * (1 - LEARN))
 
 
-@pytest.mark.parametrize(("before", "now"), [(1, YOUNG - 1), (YOUNG, YOUNG + 1), (1, YOUNG)])
-def test_what_was_measured_in_a_young_network_is_forgotten_later(before, now):
-    sites = known(NORM)
-    for step, energy in ((before, 0.001), (now, 0.003)):
+@pytest.mark.parametrize(("before", "is_forgotten"), [(20, False), (19, True), (100, False)])
+def test_what_was_measured_in_a_far_younger_network_is_forgotten(before, is_forgotten):
+    sites, now = known(NORM), 20 * FORGOTTEN - 1
+    for step, energy in ((before, 0.001), (max(before, now), 0.003)):
         learn(sites, ErrorReading((NORM,), energy, {"norm": energy}), step=step)
-    expected = 0.003 if before < YOUNG <= now else 0.001 + LEARN * 0.002
+    expected = 0.003 if is_forgotten else 0.001 + LEARN * 0.002
     assert share_of(sites) == pytest.approx(expected / 0.1)
 
 

@@ -32,12 +32,13 @@ import math
 from collections.abc import Iterable, Mapping
 
 from slimgrad.bounds.base import ErrorReading, Reading, State, site_key
-from slimgrad.bounds.sensitivity import YOUNG, Sites, noise_and_shares, noise_of, reaches_of
+from slimgrad.bounds.sensitivity import Sites, noise_and_shares, noise_of, reaches_of
 
 LEARN_PART, LEARN_CALIBRATION, LEARN_RATIO = 0.3, 0.3, 0.4  # weights of a new measurement
 LEAST_RATIO, MOST_RATIO = 0.25, 10.0  # measured / expected of a layer: one surprise counts as no more than this ...
 MOST_OF_ALL = 4.0  # ... and of the whole as no more than this
 START_RATIO = 1.1  # of the whole as of layers
+YOUNG = 20  # steps: before, no bound is loosened, and measurements from before say nothing of later ones
 POOLED = 0.5  # of what is said of a layer: the mean of all layers, for few measurements say little about one
 WHOLE = "**"  # the noise that the budget is about, among the layers
 

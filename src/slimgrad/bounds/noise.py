@@ -50,7 +50,6 @@ from slimgrad.bounds.sensitivity import (
     ALL,
     PARTS,
     START,
-    YOUNG,
     Sites,
     loads,
     noise_of,
@@ -61,7 +60,7 @@ from slimgrad.errors import ConfigError
 
 START_MEANT_FOR = 0.05  # e2: what Relative(START) for all costs narrow networks, 0.045 to 0.053 (docs/bounds.md) ...
 WITH_ATTENTION = 0.2  # ... and at most where there is attention: by parameters, at step 20 of a GPT
-YOUNG_WITH_ATTENTION = 50  # steps: until then no bound is loosened there, elsewhere until YOUNG
+YOUNG_WITH_ATTENTION = 50  # steps: until then no bound is loosened there, elsewhere until foresight.YOUNG
 AIM = 0.72  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
 LAYER_AIM = 0.28  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
 CAREFUL = 0.9  # x AIM where there is attention: batches differ more, and errors grow in leaps
@@ -256,7 +255,7 @@ class Noise:
                 soon.append(key)
             entry["rel"] = rel
         if not is_attending:  # there a look comes before the next round
-            turns.hurry(sites, soon, step, self.every, YOUNG)
+            turns.hurry(sites, soon, step, self.every, foresight.YOUNG)
         return loads(sites)
 
     def _item(self, entry: State, is_small: bool, loosen: float, unknown: float, most: float) -> Item:
@@ -326,7 +325,7 @@ def _trifles(sites: Sites, limits: np.ndarray, budget: float) -> set[str]:
 
 def _young(sites: Sites) -> int:
     """Return the step from which on bounds are loosened."""
-    return YOUNG_WITH_ATTENTION if turns.has_attention(sites) else YOUNG
+    return YOUNG_WITH_ATTENTION if turns.has_attention(sites) else foresight.YOUNG
 
 
 def _forget(sites: Sites) -> None:

@@ -33,7 +33,7 @@ from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reach, Reading, SiteR
 
 START = 0.25
 LEARN = 0.4  # weight of a new measurement: with equal weights and bounds, batches differ by a factor of three
-YOUNG = 20  # steps: measurements from before say nothing of later ones
+FORGOTTEN = 5  # x the age at which it was found: in a network as old as that it says nothing more
 TYPICAL = 0.004  # noise at rel = 1 of a site whose error travels, before any was measured
 DRIFT = 0.5  # how far errors are taken to follow those near by, and of their role ...
 MOST_DRIFT = 4.0  # ... and from what change on no farther
@@ -247,7 +247,7 @@ def _by_formula(one: SiteReading, energy: float) -> float:
 
 def _learn(part: State, noise: float, shares: Mapping[str, float], step: int) -> State:
     known, n = part["shares"], part["n"]
-    if n and (part["at"] >= YOUNG or step < YOUNG):
+    if n and step < FORGOTTEN * part["at"]:
         noise = part["noise"] + LEARN * (noise - part["noise"])
         learnt = {layer: share + LEARN * (shares.get(layer, 0.0) - share) for layer, share in known.items()}
         shares = {**shares, **learnt}
