@@ -146,13 +146,16 @@ def test_figures_are_means_of_what_was_found():
     assert share_of(sites) * 0.1 == pytest.approx((0.01 + LEARN * 0.01) * (1 - LEARN))
 
 
-@pytest.mark.parametrize(("before", "is_forgotten"), [(20, False), (19, True), (100, False)])
-def test_what_was_measured_in_a_far_younger_network_is_forgotten(before, is_forgotten):
+@pytest.mark.parametrize(
+    ("reach", "before", "is_forgotten"),
+    [("far", 20, False), ("far", 19, True), ("far", 100, False), ("own", 19, False), ("near", 19, False)],
+)
+def test_what_was_found_far_away_in_a_far_younger_network_is_forgotten(reach, before, is_forgotten):
     sites, now = known(NORM), 20 * FORGOTTEN - 1
     for step, energy in ((before, 0.001), (max(before, now), 0.003)):
-        learn(sites, ErrorReading((NORM,), energy, {"norm": energy}), step=step)
+        learn(sites, ErrorReading((NORM,), energy, {"norm": energy}, reach), step=step)
     expected = 0.003 if is_forgotten else 0.001 + LEARN * 0.002
-    assert share_of(sites) == pytest.approx(expected / 0.1)
+    assert sites["norm#1"][reach]["shares"]["norm"] * START**2 == pytest.approx(expected / 0.1)
 
 
 def test_an_error_is_related_to_the_gradient_without_it_and_to_no_less_than_is_looked_at():

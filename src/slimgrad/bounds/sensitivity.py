@@ -33,7 +33,7 @@ from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reach, Reading, SiteR
 
 START = 0.25
 LEARN = 0.4  # weight of a new measurement: with equal weights and bounds, batches differ by a factor of three
-FORGOTTEN = 5  # x the age at which it was found: in a network as old as that it says nothing more
+FORGOTTEN = 5  # x its age: so much older, what an error was found to do far away says nothing of a network any more
 TYPICAL = 0.004  # noise at rel = 1 of a site whose error travels, before any was measured
 DRIFT = 0.5  # how far errors are taken to follow those near by, and of their role ...
 MOST_DRIFT = 4.0  # ... and from what change on no farther
@@ -101,7 +101,8 @@ def _measure_one(entry: State, error: ErrorReading, reading: Reading, expected: 
     part = entry[name]
     if name == "near" and part["n"] and part["noise"] > 0:
         entry["far"] = scaled(entry["far"], _followed(noise / (part["noise"] * rel2)))
-    entry[name] = _learn(part, noise / rel2, {layer: s / rel2 for layer, s in shares.items()}, reading.step)
+    is_old = name == "far" and reading.step >= FORGOTTEN * part["at"]
+    entry[name] = _learn(part, noise / rel2, {layer: s / rel2 for layer, s in shares.items()}, reading.step, is_old)
     entry["travels"] = entry["travels"] or goes_on
     if goes_on == entry["travels"]:
         entry |= {"fresh": True, "tried": entry["seen"]}
@@ -245,9 +246,10 @@ def _by_formula(one: SiteReading, energy: float) -> float:
     return COHERENCE * noise2 / energy / one.rel**2 if 0 < noise2 < math.inf and one.rel else TYPICAL
 
 
-def _learn(part: State, noise: float, shares: Mapping[str, float], step: int) -> State:
+def _learn(part: State, noise: float, shares: Mapping[str, float], step: int, is_old: bool) -> State:
+    """Return what is known after a measurement; what is old is forgotten."""
     known, n = part["shares"], part["n"]
-    if n and step < FORGOTTEN * part["at"]:
+    if n and not is_old:
         noise = part["noise"] + LEARN * (noise - part["noise"])
         learnt = {layer: share + LEARN * (shares.get(layer, 0.0) - share) for layer, share in known.items()}
         shares = {**shares, **learnt}
