@@ -7,7 +7,7 @@ bench/noise.py, of which a batch is a quarter as many rows of 128 tokens (with -
 attached under the bound; the other follows it, with the bounds that the first has set and no measurement of its own. So
 codes and bytes are the same, and the ratio of their times is what measuring and deciding cost. Times are those of the
 process's one thread, which other work on the machine disturbs little. Whichever network is made first is slower by 0.1
-to 0.5 %, for where it lies in memory, so all is run twice, either way round; the spread is that of ten parts of the run.
+to 0.5 %, for where it lies in memory, so all is run either way round; the spread is that of ten parts of the run.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from slimgrad.origins import PLAIN_TYPES
+
 N_SUMS = 8
 WORTH_IT = 4 * N_SUMS  # channels of the result: with fewer, little is saved
 CONVOLUTION, LINEAR, PRODUCT = "ConvolutionBackward0", "AddmmBackward0", "MmBackward0"
@@ -83,7 +85,7 @@ class Product:
         else:
             return None
         leaf = following.variable
-        has_rows = n_transposed == (self.kind != CONVOLUTION) and leaf.dim() >= 2
+        has_rows = n_transposed == (self.kind != CONVOLUTION) and type(leaf) in PLAIN_TYPES and leaf.dim() >= 2
         return leaf if has_rows and leaf.shape[0] >= WORTH_IT else None
 
     def on_input(self, error: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -284,6 +284,17 @@ def test_sites_that_did_not_run_or_had_no_gradient_leave_their_turn_to_others():
     assert after(sites, measured(3, first, second))["layer0#1"]["due"] > 4
 
 
+def test_sites_that_run_no_more_are_waited_for_ever_longer():
+    sites, asked = {**sites_of(1), "gone#1": sites_of(1, due=10)["layer0#1"]}, []
+    sites["layer0#1"]["due"], sites["gone#1"]["last"] = 10_000, 8
+    for step in range(10, 500):
+        if sites["gone#1"]["due"] <= step:
+            sites = after(sites, measured(step, ("layer0", 1)))
+            sites["layer0#1"]["due"] = 10_000
+            asked.append(step)
+    assert asked == [10, 16, 24, 40, 72, 136, 264]
+
+
 def test_those_in_a_hurry_have_their_next_turn_together():
     sites = sites_of(3, due=700)
     turns.hurry(sites, ["layer0#1", "layer2#1"], 108, EVERY, YOUNG)

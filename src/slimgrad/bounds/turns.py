@@ -59,7 +59,7 @@ ALONE_AT, ALONE_AFTER = 3.8, 600  # x its age, and steps: so much older, a netwo
 ROUNDS_WITH_ATTENTION = (10, 50)  # the first; nothing is loosened before the second
 N_EXPOSED = 2  # sites that take the most of what some layer may suffer
 MOST_AGING, AT_FIRST = 2.5, 8  # x its age: the oldest that a network may be at the next round; and its age at first
-ABSENT = 5  # steps, up to two more, until a site that did not run in its turn has another
+ABSENT = 5  # steps, up to two more, until a site that did not run in its turn has another; or as many as it has not run
 GROWING = 1.4  # x what was known of all that was followed, after learning: from here on, none sits out a round
 SURPRISE = 1.5  # x what was known of a site: from here on, its bound is not loosened
 
@@ -138,10 +138,8 @@ def give(sites: Sites, known: Sites, reading: Reading, every: int, trifle: float
                 entry["due"] = following if sits_out_none else next_but_one
             elif is_surprise and entry["travels"]:
                 entry["due"] = min(entry["due"], following)
-        elif key not in seen and entry["due"] <= reading.step:
-            entry["due"] = (
-                reading.step + ABSENT + reading.step % 3
-            )  # it did not run: others first. Not in phase with GANs
+        elif key not in seen and entry["due"] <= reading.step:  # it did not run: others first. Not in phase with GANs
+            entry["due"] = reading.step + max(ABSENT + reading.step % 3, reading.step - entry["last"])
 
 
 def hurry(sites: Sites, keys: Iterable[str], step: int, every: int, young: int) -> None:
