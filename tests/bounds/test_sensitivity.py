@@ -148,9 +148,9 @@ def test_figures_are_means_of_what_was_found():
 
 @pytest.mark.parametrize(
     ("reach", "before", "is_forgotten"),
-    [("far", 20, False), ("far", 19, True), ("far", 100, False), ("own", 19, False), ("near", 19, False)],
+    [("far", 20, False), ("far", 19, True), ("far", 100, False), ("own", 19, True), ("near", 19, False)],
 )
-def test_what_was_found_far_away_in_a_far_younger_network_is_forgotten(reach, before, is_forgotten):
+def test_what_was_found_in_a_far_younger_network_is_forgotten_but_for_what_is_near(reach, before, is_forgotten):
     sites, now = known(NORM), 20 * FORGOTTEN - 1
     for step, energy in ((before, 0.001), (max(before, now), 0.003)):
         learn(sites, ErrorReading((NORM,), energy, {"norm": energy}, reach), step=step)

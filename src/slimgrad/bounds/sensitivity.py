@@ -33,7 +33,7 @@ from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reach, Reading, SiteR
 
 START = 0.25
 LEARN = 0.4  # weight of a new measurement: with equal weights and bounds, batches differ by a factor of three
-FORGOTTEN = 5  # x its age: so much older, what an error was found to do far away says nothing of a network any more
+FORGOTTEN = 5  # x its age: so much older, what was found says nothing of a network any more; near is told more often
 TYPICAL = 0.004  # noise at rel = 1 of a site whose error travels, before any was measured
 DRIFT = 0.5  # how far errors are taken to follow those near by, and of their role ...
 MOST_DRIFT = 4.0  # ... and from what change on no farther
@@ -101,7 +101,7 @@ def _measure_one(entry: State, error: ErrorReading, reading: Reading, expected: 
     part = entry[name]
     if name == "near" and part["n"] and part["noise"] > 0:
         entry["far"] = scaled(entry["far"], _followed(noise / (part["noise"] * rel2)))
-    is_old = name == "far" and reading.step >= FORGOTTEN * part["at"]
+    is_old = name != "near" and reading.step >= FORGOTTEN * part["at"]
     entry[name] = _learn(part, noise / rel2, {layer: s / rel2 for layer, s in shares.items()}, reading.step, is_old)
     entry["travels"] = entry["travels"] or goes_on
     if goes_on == entry["travels"]:
