@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 
 import pytest
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 import slimgrad
 from slimgrad import measure
 from slimgrad.bounds.base import Request
+from slimgrad.saved import Stored
 
 ALL = Request(gradients=None, errors=None, travels=None)
 AT_ONCE = Request(gradients=None, errors=None, at_once=None)
@@ -227,3 +229,84 @@ def test_measured_at_once_a_frozen_layer_passes_errors_on(frozen):
     (error,) = reading.errors
     assert error.noise2 == pytest.approx(true, rel=1e-3)
     assert true > 0
+
+
+ROUGH = {
+    "at once": Request(errors=None, at_once=None, is_rough=True),
+    "apart": Request(errors=None, travels=None, is_rough=True),
+}
+
+
+def wide(bias: bool = True) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 48, 3, bias=bias), nn.GELU(), nn.Flatten(),
+        nn.Linear(48 * 16, 40, bias=bias), nn.SiLU(), nn.Linear(40, 5),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ROUGH)
+@pytest.mark.usefixtures("_with_originals")
+def test_a_backward_for_the_input_alone_leaves_no_sketches_behind(kind):
+    found = []
+    for comes_before in (False, True):
+        with slimgrad.attach(model := wide(bias=False), bound=BOUND, min_bytes=64) as session:
+            session.tuning.meter.begin(1, ROUGH[kind])
+            torch.manual_seed(1)
+            if comes_before:
+                x = torch.randn(8, 3, 8, 8, requires_grad=True)
+                torch.autograd.grad((100.0 * model(x)).square().mean(), x)
+            torch.manual_seed(2)
+            model(torch.randn(8, 3, 8, 8)).square().mean().backward()
+            found.append(session.tuning.meter.end())
+    for layer in ("2", "5"):
+        alone, after = (sum(error.layers.get(layer, 0.0) for error in one.errors) for one in found)
+        assert 0 < after == pytest.approx(alone)
+
+
+@pytest.mark.parametrize("kind", ROUGH)
+@pytest.mark.usefixtures("_with_originals")
+def test_a_backward_for_one_bias_alone_may_be_measured(kind):
+    with slimgrad.attach(model := wide(), bound=BOUND, min_bytes=64) as session:
+        session.tuning.meter.begin(1, ROUGH[kind])
+        model(torch.randn(8, 3, 8, 8)).square().mean().backward(inputs=[model[0].bias])
+        assert session.tuning.meter.end().layers.keys() == {"0"}
+
+
+@pytest.mark.parametrize("kind", ROUGH)
+@pytest.mark.usefixtures("_with_originals")
+def test_a_backward_that_fails_leaves_nothing_alive(kind):
+    def n_stored():
+        gc.collect()
+        return sum(type(one) is Stored for one in gc.get_objects())
+
+    before = n_stored()
+    with slimgrad.attach(model := wide(), bound=BOUND, min_bytes=64) as session:
+        session.tuning.meter.begin(1, ROUGH[kind])
+        loss = model(torch.randn(8, 3, 8, 8)).square().mean()
+        assert n_stored() > before
+        with torch.no_grad():
+            model[5].weight.add_(1.0)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+        del loss
+        assert n_stored() == before
+
+
+@pytest.mark.parametrize("kind", ROUGH)
+@pytest.mark.usefixtures("_with_originals")
+def test_a_table_with_sparse_gradients_may_be_a_weight_as_well(kind):
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.inner = nn.Embedding(100, 16, sparse=True), nn.Linear(16, 16)
+
+        def forward(self, x):
+            return F.linear(F.gelu(self.inner(self.table(x))), self.table.weight)
+
+    torch.manual_seed(0)
+    with slimgrad.attach(model := Tied(), bound=BOUND, min_bytes=64) as session:
+        session.tuning.meter.begin(1, ROUGH[kind])
+        model(torch.randint(100, (40,))).square().mean().backward()
+        reading = session.tuning.meter.end()
+    assert sum(error.layers.get("table", 0.0) for error in reading.errors) > 0

@@ -116,3 +116,12 @@ def test_a_leaf_is_found_through_views_and_casts_and_nothing_computed():
     assert leaf_of((torch.randn(3, 4) @ (w * 2.0)).grad_fn, 1) is None
     assert leaf_of(node, 0) is None
     assert leaf_of(node, None) is None
+
+
+def test_sketches_of_half_floats_do_not_overflow():
+    torch.manual_seed(0)
+    layer, x = nn.Linear(16, 4096).half(), torch.randn(8, 16).half()
+    product = product_of(layer(x.requires_grad_()).grad_fn)
+    error = torch.full((8, 4096), 3000.0).half()
+    assert torch.isfinite(product.sketch(error, product.x, Signs(0))).all()
+    assert torch.isfinite(Signs(0).sketch(torch.full((4096, 16), 3000.0).half())).all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from scenes import same
+from scenes import Calls, same
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -245,3 +245,16 @@ def test_sketches_and_errors_of_one_parameter_are_added_up():
         found = streams.energies()[STREAM]
         assert found["weight"] == pytest.approx(float(energy(signs.sketch(true))))
         assert found["other.weight"] == pytest.approx(float(energy(wrong["other.weight"] - exact["other.weight"])))
+
+
+def test_an_error_that_ends_in_a_layer_reaches_an_input_that_is_a_parameter():
+    torch.manual_seed(0)
+    model = Calls(
+        lambda x: model.layer(model.queries * x), queries=nn.Parameter(torch.randn(4, 6)), layer=nn.Linear(6, 3)
+    )
+    direct = Calls(
+        lambda x: direct.layer(direct.queries), queries=nn.Parameter(torch.randn(4, 6)), layer=nn.Linear(6, 3)
+    )
+    for one, reached in ((model, {"layer.weight", "layer.bias"}), (direct, {"queries", "layer.weight", "layer.bias"})):
+        _, streams = run(one, torch.ones(4, 6), torch.randn(4, 3), True, layers=1)
+        assert streams.energies()[STREAM].keys() == reached

@@ -38,7 +38,7 @@ def without_errors(
             node.metadata[CALLED] = call(node, exact)
             return
         x = product.x
-        node.metadata[SKETCHED] = product, parameter, product.sketch(exact[0], x, streams.signs)
+        node.metadata[SKETCHED] = product.sketch(exact[0], x, streams.signs)  # and not the product: it holds the node
         if errors[0] is not None:
             streams.beside_weight(product, x, stream, errors[0])
 
@@ -51,6 +51,10 @@ def compare(node: Any, inputs: Grads, outputs: Grads, streams: Streams, stream: 
             others = *outputs, *(one for one in exact if one is not before)
             following, slot = node.next_functions[edge]
             streams.add(following, slot, stream, minus(after, before, others))
-    if (sketched := node.metadata.pop(SKETCHED, None)) is not None:
-        product, parameter, before = sketched
-        streams.add_sketch(parameter, stream, product.sketch_of(inputs[product.weight], streams.signs).sub_(before))
+    if (before := node.metadata.pop(SKETCHED, None)) is None:
+        return
+    product = product_of(node)
+    assert product is not None and streams.signs is not None
+    parameter, after = streams.sketched_by(product), inputs[product.weight]
+    if parameter is not None and after is not None:  # a backward for some tensors alone computes no others' gradients
+        streams.add_sketch(parameter, stream, product.sketch_of(after, streams.signs).sub_(before))

@@ -11,7 +11,7 @@ random signs is that on average. A few such sums cost a few channels' products w
 all: the random signs go to the gradient of the result, before it meets the input. Sums of sketches are sketches of
 sums, as long as the signs are the same for all that arrives at a parameter. With N_SUMS of them a figure scatters by
 sqrt(2 / (N_SUMS x rank)), where the rank says how many directions hold the error: some ten per cent mostly, and batches
-differ by a factor of two. Where errors are compared with originals, nothing is sketched.
+differ by a factor of two. Requests that are not rough get no sketches: Noise's rounds and looks are, audits are not.
 """
 
 from __future__ import annotations
@@ -43,13 +43,16 @@ class Signs:
         """Return (n, N_SUMS) signs, scaled so that energies stay what they are on average."""
         key = (n, like.dtype, like.device)
         if key not in self._made:
-            generator = torch.Generator().manual_seed(self._seed * 65_537 + n)
-            signs = torch.randint(0, 2, (n, N_SUMS), generator=generator).mul_(2).sub_(1)
+            generator = torch.Generator("cpu").manual_seed(self._seed * 65_537 + n)
+            signs = torch.randint(0, 2, (n, N_SUMS), generator=generator, device="cpu").mul_(2).sub_(1)
             self._made[key] = signs.to(like.device, like.dtype) / math.sqrt(N_SUMS)
         return self._made[key]
 
     def sketch(self, gradient: torch.Tensor) -> torch.Tensor:
         """Return the sketch of a weight's gradient, whose rows are the channels of the result."""
+        if gradient.layout is not torch.strided:  # of an embedding, say
+            gradient = gradient.to_dense()
+        gradient = _wide(gradient)
         return self.of(gradient.shape[0], gradient).mT @ gradient.flatten(1)
 
 
@@ -102,6 +105,7 @@ class Product:
 
     def sketch(self, error: torch.Tensor, x: torch.Tensor, signs: Signs) -> torch.Tensor:
         """Return the sketch of the weight's gradient; see Note [Sketches]."""
+        error, x = _wide(error), _wide(x)
         rows = signs.of(error.shape[1], error).mT
         if self.kind != CONVOLUTION:
             return (rows @ error.mT) @ x  # in this order: BLAS takes four times as long for (error @ signs).mT
@@ -122,8 +126,10 @@ def product_of(node: Any) -> Product | None:
     if kind not in EDGES or (kind == LINEAR and not node._saved_alpha == node._saved_beta == 1):
         return None
     product = Product(node)
-    weight = leaf_of(node, product.weight)
-    return None if weight is None or weight.is_complex() else product
+    if leaf_of(node, product.weight) is None:
+        return None
+    following, slot = node.next_functions[product.weight]
+    return None if following._input_metadata[slot].dtype.is_complex else product
 
 
 def leaf_of(node: Any, edge: int | None) -> torch.Tensor | None:
@@ -140,6 +146,11 @@ def leaf_of(node: Any, edge: int | None) -> torch.Tensor | None:
             return None
         following = following.next_functions[0][0]
     return None
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor so that sums of its values overflow no sooner than it does."""
+    return tensor.float() if tensor.dtype is torch.float16 else tensor
 
 
 def conv_weight_gradient(node: Any, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

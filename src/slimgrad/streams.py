@@ -11,7 +11,8 @@ below it up to 40,000 times stronger, that of a layer norm in a residual branch 
 
 Several errors may go under one name; they are added up on their way, and what arrives is the energy of the sum. With
 `layers=n` an error is followed through n functions that have parameters, and no farther; convolutions that keep
-channels apart do not count, since behind them an error is as concentrated as before.
+channels apart do not count, since behind them an error is as concentrated as before, and sums count a little, since in
+a residual network there are as many ways down as blocks.
 
 Note [Calling a node]. A node called by hand computes what autograd would compute, releases nothing and changes nothing;
 its saved tensors are unpacked once more. Nodes whose hooks or code belong to somebody else (custom Functions,
@@ -34,9 +35,9 @@ from torch.autograd.function import BackwardCFunction
 from slimgrad.products import ACCUMULATE, CONVOLUTION, Product, Signs, leaf_of, product_of
 from slimgrad.saved import Kept, Rebuilt, Saved, Shaped
 
-WAITING = (
-    "slimgrad.errors"  # in the metadata of a node: errors that have arrived, by name, layers still to go, and slot
-)
+# In the metadata of a node: errors that have arrived, by name, layers still to go, and slot; and sketches of errors of
+# its weight's gradient, until it has computed that.
+WAITING, SKETCHES = "slimgrad.errors", "slimgrad.sketches"
 SUM, FORK = "AddBackward0", 0.4  # of a layer: a residual network has as many ways as blocks; two sums on, it is far
 ALL_LAYERS = math.inf  # one less is as many: errors that come by different ways are still added up where they meet
 
@@ -88,7 +89,7 @@ class Streams:
         self, product: Product, x: torch.Tensor, stream: str, error: torch.Tensor, layers: float = ALL_LAYERS,
         is_last: bool = False,
     ) -> None:  # fmt: skip
-        """Take an error across a product that read x; to its parameters alone where it goes no farther."""
+        """Take an error across a product that read x; to parameters alone where it goes no farther."""
         following, slot = product.node.next_functions[product.weight]
         self.add(following, slot, stream, self.on_weight(product, stream, error, x))
         self.beside_weight(product, x, stream, error, layers, is_last)
@@ -100,18 +101,26 @@ class Streams:
         """Take an error across a product, but to its weight; x is of the input's shape."""
         edges = product.node.next_functions
         errors: list[torch.Tensor | None] = [None] * len(edges)
-        if not is_last and edges[product.input][0] is not None:
+        goes_on = not is_last or leaf_of(product.node, product.input) is not None
+        if goes_on and edges[product.input][0] is not None:
             errors[product.input] = product.on_input(error, x)
         if product.bias is not None and edges[product.bias][0] is not None:
             errors[product.bias] = product.on_bias(error)
         self.leave(product.node, stream, errors, layers)
 
     def on_weight(self, product: Product, stream: str, error: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
-        """Return what an error makes of the weight's gradient; None where its sketch was taken and has arrived."""
+        """Return what an error makes of the weight's gradient; None where its sketch was taken and waits at the node.
+
+        A backward for some tensors alone computes no gradients of others, and their errors must not arrive either.
+        """
         parameter = self.sketched_by(product)
         if parameter is None or self.signs is None:
             return product.on_weight(error, x)
-        self.add_sketch(parameter, stream, product.sketch(error, x, self.signs))
+        waiting = product.node.metadata.get(SKETCHES)
+        if waiting is None:
+            waiting = product.node.metadata[SKETCHES] = []
+            product.node.register_hook(self._release)
+        waiting.append((parameter, product.weight, stream, product.sketch(error, x, self.signs)))
         return None
 
     def sketched_by(self, product: Product) -> torch.Tensor | None:
@@ -123,6 +132,12 @@ class Streams:
         name = self._names.get(id(parameter))
         if name is not None:
             self._sketched[stream, name] = _sum(self._sketched.get((stream, name)), sketch)
+
+    def _release(self, inputs: tuple[torch.Tensor | None, ...], _: Any) -> None:
+        """Run after a product: let sketches arrive at its weight, if that gets a gradient."""
+        for parameter, edge, stream, sketch in current_node().metadata.pop(SKETCHES, ()):
+            if inputs[edge] is not None:
+                self.add_sketch(parameter, stream, sketch)
 
     def settle(self, parameter: str) -> None:
         """Take the norm of what has arrived at a parameter: its gradient is complete."""

@@ -4,8 +4,8 @@ The promise, over any 10 audits: the mean of ||error||^2 / ||gradient||^2 is at 
 layer's own error, summed over the ten, exceeds 4 e2 of its gradient's energy, summed likewise. docs/bounds.md says what
 it rests on and what it does not cover.
 
-How: what each site adds to the gradient and to each layer is measured in the run (sensitivity.py), a few sites at a
-time (turns.py); how well that foretells the next measurement is measured too (foresight.py); the budget is then spent
+How: what each site adds to the gradient and to each layer is measured in the run (sensitivity.py), in a step now and
+then (turns.py); how well that foretells the next measurement is measured too (foresight.py); the budget is then spent
 where it buys the most bytes, with a limit per layer (rates.py), of which what stands behind an exponential may take but
 a part. The state, beside what foresight.py keeps in it:
 
@@ -15,10 +15,11 @@ a part. The state, beside what foresight.py keeps in it:
 
 Bounds are set anew when all sites that were due have had their turn, every few steps until then, and at once when a
 measurement, or a look between rounds, says that a layer or the whole gets more than its share. From step YOUNG on,
-later where there is attention, a bound becomes looser, by at most LOOSEN and only after a new measurement, the second
-at least, and not one that found much more than expected; errors that travel must have been followed once. While that
-alone keeps many bytes, measurements come sooner. What no step keeps within the limits is kept exactly, and tried again
-later: what is exact is not measured, so what was known of it is slowly forgotten.
+later where there is attention, a bound becomes looser, at most twofold, there fourfold, and only after a new
+measurement, the second at least, and not one that found much more than expected; errors that travel must have been
+followed once. While that alone keeps many bytes, measurements come sooner, but not where there is attention. What no
+step keeps within the limits is kept exactly, and tried again later: what is exact is not measured, so what was known of
+it is slowly forgotten.
 """
 
 from __future__ import annotations
