@@ -33,6 +33,7 @@ def run(layer: nn.Module, x: torch.Tensor, wrong: torch.Tensor | None, signs: Si
         streams.add = lambda following, slot, stream, error, layers=1: added.update(  # pyright: ignore
             {(id(following), slot): error} if error is not None and following is not None else {}
         )
+        streams._wait = lambda node, edge, stream, error: streams.add(*node.next_functions[edge], stream, error)
         streams.take = lambda node, stream, n_slots: [wrong]  # pyright: ignore[reportAttributeAccessIssue]
         with torch.no_grad():  # as in hooks
             without_errors(node, (grad,), read_by(node), streams, STREAM)

@@ -237,21 +237,22 @@ ROUGH = {
 }
 
 
-def wide(bias: bool = True) -> nn.Sequential:
+def wide() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 48, 3, bias=bias), nn.GELU(), nn.Flatten(),
-        nn.Linear(48 * 16, 40, bias=bias), nn.SiLU(), nn.Linear(40, 5),
+        nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 48, 3), nn.GELU(), nn.Flatten(),
+        nn.Linear(48 * 16, 40), nn.SiLU(), nn.Linear(40, 5),
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ROUGH)
+@pytest.mark.parametrize("is_rough", [False, True])
 @pytest.mark.usefixtures("_with_originals")
-def test_a_backward_for_the_input_alone_leaves_no_sketches_behind(kind):
+def test_a_backward_for_the_input_alone_leaves_no_errors_behind(kind, is_rough):
     found = []
     for comes_before in (False, True):
-        with slimgrad.attach(model := wide(bias=False), bound=BOUND, min_bytes=64) as session:
-            session.tuning.meter.begin(1, ROUGH[kind])
+        with slimgrad.attach(model := wide(), bound=BOUND, min_bytes=64) as session:
+            session.tuning.meter.begin(1, ROUGH[kind]._replace(is_rough=is_rough))
             torch.manual_seed(1)
             if comes_before:
                 x = torch.randn(8, 3, 8, 8, requires_grad=True)
@@ -259,7 +260,7 @@ def test_a_backward_for_the_input_alone_leaves_no_sketches_behind(kind):
             torch.manual_seed(2)
             model(torch.randn(8, 3, 8, 8)).square().mean().backward()
             found.append(session.tuning.meter.end())
-    for layer in ("2", "5"):
+    for layer in ("2", "5", "7"):
         alone, after = (sum(error.layers.get(layer, 0.0) for error in one.errors) for one in found)
         assert 0 < after == pytest.approx(alone)
 

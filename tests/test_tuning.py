@@ -12,6 +12,7 @@ import slimgrad
 from slimgrad.attached import Attached
 from slimgrad.bounds.base import Request
 from slimgrad.bounds.noise import Noise
+from slimgrad.bounds.sensitivity import KEYS
 from slimgrad.errors import ConfigError
 from slimgrad.tuning import Tuning
 
@@ -181,3 +182,17 @@ def test_what_several_bounds_ask_is_rough_and_a_look_only_if_all_that_ask_say_so
             found = tuning.meter._request
             assert (found.is_look, found.is_rough) == (is_both, is_both)
             assert (tuning.meter._streams.signs is not None) is is_both
+
+
+def test_a_state_whose_sites_lack_something_is_refused_and_nothing_changes(model):
+    with slimgrad.attach(model, bound=Noise(0.05)) as session:
+        state = trained(model, session, 6)
+        (learnt,) = state["bounds"].values()
+        assert all(entry.keys() == KEYS for entry in learnt["sites"].values())
+        before = json.dumps(session.state_dict(), default=str)
+        old = json.loads(json.dumps(state))
+        for entry in next(iter(old["bounds"].values()))["sites"].values():
+            del entry["apart"]
+        with pytest.raises(ConfigError, match=r"without apart; leave it out to begin with fresh bounds"):
+            session.load_state_dict({**old, "hints": state["hints"]})
+        assert json.dumps(session.state_dict(), default=str) == before

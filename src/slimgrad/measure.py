@@ -254,10 +254,10 @@ class Meter:
                         continue
                     wrong, product, grad = difference(node, slot, stored, saved), product_of(node), grads[0]
                     if product is not None and edge == product.weight and grad is not None:
-                        error = self._streams.on_weight(product, site_key(site), grad, wrong)
+                        self._measured.add(site)
+                        self._streams.on_weight(product, site_key(site), grad, wrong)
                     else:
-                        error = error_of(node, grads[0], wrong)
-                    self._add_error(node, edge, site, error)
+                        self._add_error(node, edge, site, error_of(node, grads[0], wrong))
                 continue
             with exactly(stored, [saved for _, saved in slots]):
                 node.metadata.setdefault(EXACT, []).append((site, call(node, grads)))
@@ -280,7 +280,7 @@ class Meter:
                 if found is not None:
                     self._readers.setdefault(stored.site, []).append(found)
 
-    def _add_error(self, node: Any, edge: int, site: Site, error: torch.Tensor | None) -> None:
+    def _add_error(self, node: Any, edge: int, site: Site, error: torch.Tensor) -> None:
         self._measured.add(site)
         following, slot = node.next_functions[edge]
         if leaf_of(node, edge) is not None:

@@ -35,9 +35,9 @@ from torch.autograd.function import BackwardCFunction
 from slimgrad.products import ACCUMULATE, CONVOLUTION, Product, Signs, leaf_of, product_of
 from slimgrad.saved import Kept, Rebuilt, Saved, Shaped
 
-# In the metadata of a node: errors that have arrived, by name, layers still to go, and slot; and sketches of errors of
-# its weight's gradient, until it has computed that.
-WAITING, SKETCHES = "slimgrad.errors", "slimgrad.sketches"
+# In the metadata of a node: errors that have arrived, by name, layers still to go, and slot; those that leave for a
+# parameter.
+WAITING, LEAVING = "slimgrad.errors", "slimgrad.leaving"
 SUM, FORK = "AddBackward0", 0.4  # of a layer: a residual network has as many ways as blocks; two sums on, it is far
 ALL_LAYERS = math.inf  # one less is as many: errors that come by different ways are still added up where they meet
 
@@ -77,7 +77,9 @@ class Streams:
         leaves = {edge for edge in range(len(node.next_functions)) if leaf_of(node, edge) is not None}
         layers -= FORK if _is_fork(node) else bool(leaves) and not _keeps_channels_apart(node)
         for edge, ((following, slot), error) in enumerate(zip(node.next_functions, errors, strict=True)):
-            if layers > 0 or edge in leaves:
+            if error is not None and type(following).__name__ == ACCUMULATE:
+                self._wait(node, edge, stream, error)
+            elif layers > 0 or edge in leaves:
                 self.add(following, slot, stream, error, layers if layers > 0 else 1)
 
     def take(self, node: Any, stream: str, n_slots: int) -> list[torch.Tensor | None]:
@@ -90,8 +92,7 @@ class Streams:
         is_last: bool = False,
     ) -> None:  # fmt: skip
         """Take an error across a product that read x; to parameters alone where it goes no farther."""
-        following, slot = product.node.next_functions[product.weight]
-        self.add(following, slot, stream, self.on_weight(product, stream, error, x))
+        self.on_weight(product, stream, error, x)
         self.beside_weight(product, x, stream, error, layers, is_last)
 
     def beside_weight(
@@ -108,20 +109,14 @@ class Streams:
             errors[product.bias] = product.on_bias(error)
         self.leave(product.node, stream, errors, layers)
 
-    def on_weight(self, product: Product, stream: str, error: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
-        """Return what an error makes of the weight's gradient; None where its sketch was taken and waits at the node.
-
-        A backward for some tensors alone computes no gradients of others, and their errors must not arrive either.
-        """
+    def on_weight(self, product: Product, stream: str, error: torch.Tensor, x: torch.Tensor) -> None:
+        """Take an error across a product to its weight: whole, or as a sketch."""
         parameter = self.sketched_by(product)
-        if parameter is None or self.signs is None:
-            return product.on_weight(error, x)
-        waiting = product.node.metadata.get(SKETCHES)
-        if waiting is None:
-            waiting = product.node.metadata[SKETCHES] = []
-            product.node.register_hook(self._release)
-        waiting.append((parameter, product.weight, stream, product.sketch(error, x, self.signs)))
-        return None
+        if parameter is not None and self.signs is not None:
+            return self._wait(product.node, product.weight, stream, product.sketch(error, x, self.signs), parameter)
+        errors: list[torch.Tensor | None] = [None] * len(product.node.next_functions)
+        errors[product.weight] = product.on_weight(error, x)
+        return self.leave(product.node, stream, errors)
 
     def sketched_by(self, product: Product) -> torch.Tensor | None:
         """Return the parameter of which gradients are sketched here; None where they are computed."""
@@ -133,11 +128,30 @@ class Streams:
         if name is not None:
             self._sketched[stream, name] = _sum(self._sketched.get((stream, name)), sketch)
 
+    def _wait(
+        self, node: Any, edge: int, stream: str, error: torch.Tensor, sketched: torch.Tensor | None = None
+    ) -> None:
+        """Let an error, or its sketch, arrive at a parameter when the node has computed the gradient it is part of.
+
+        A backward for some tensors alone computes no gradients of others, and their errors must not arrive either.
+        """
+        leaving = node.metadata.get(LEAVING)
+        if leaving is None:
+            leaving = node.metadata[LEAVING] = []
+            node.register_hook(self._release)
+        leaving.append((edge, stream, error, sketched))
+
     def _release(self, inputs: tuple[torch.Tensor | None, ...], _: Any) -> None:
-        """Run after a product: let sketches arrive at its weight, if that gets a gradient."""
-        for parameter, edge, stream, sketch in current_node().metadata.pop(SKETCHES, ()):
-            if inputs[edge] is not None:
-                self.add_sketch(parameter, stream, sketch)
+        """Run after a node: let errors arrive whose parameters get a gradient."""
+        node = current_node()
+        for edge, stream, error, sketched in node.metadata.pop(LEAVING, ()):
+            if inputs[edge] is None:
+                continue
+            if sketched is None:
+                following, slot = node.next_functions[edge]
+                self.add(following, slot, stream, error)
+            else:
+                self.add_sketch(sketched, stream, error)
 
     def settle(self, parameter: str) -> None:
         """Take the norm of what has arrived at a parameter: its gradient is complete."""

@@ -110,7 +110,8 @@ class Tuning:
             )
         states = {bound: state["bounds"].get(repr(bound), bound.start()) for bound in self.states}
         for bound, known in states.items():
-            if missing := bound.start().keys() - known.keys():  # as those of earlier versions may be
+            missing = bound.start().keys() - known.keys()  # as those of earlier versions may be
+            if missing := missing or getattr(bound, "missing", _no_keys)(known):
                 raise ConfigError(
                     f"expected a state of {bound!r} as session.state_dict() returns it, got one without "
                     f"{', '.join(sorted(missing))}; leave it out to begin with fresh bounds"
@@ -167,3 +168,7 @@ def _check_optimizer(bound: Adaptive, optimizer: torch.optim.Optimizer | None, a
 
 def _none(state: State) -> list[str]:
     return []
+
+
+def _no_keys(state: State) -> set[str]:
+    return set()

@@ -114,6 +114,10 @@ class Noise:
     def start(self) -> State:
         return {**foresight.start(), "sites": {}, "loads": {}, "broken": {}}
 
+    def missing(self, state: State) -> set[str]:
+        """Return what entries of sites lack, as those of earlier versions may."""
+        return {key for entry in state["sites"].values() for key in sensitivity.KEYS - entry.keys()}
+
     def at(self, site: Site, state: State) -> Exact | Relative:
         entry = state["sites"].get(site_key(site))
         rel = self._first() if entry is None else entry["rel"]

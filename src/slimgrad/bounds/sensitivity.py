@@ -45,6 +45,10 @@ PARTS = ("own", "near", "far")
 UNKNOWN: State = {"noise": 0.0, "shares": {}, "n": 0, "at": 0}
 ALL = "*"  # the whole gradient, among the layers: there where layers do not weigh what their energies are
 
+# Of an entry; those of earlier versions lack some.
+KEYS = frozenset({"role", "numel", "bits", "unit", "curve", "rel", "seen", "travels", *PARTS, "fresh", "tried", "due"})
+KEYS |= {"last", "apart"}
+
 Sites = dict[str, State]
 
 
