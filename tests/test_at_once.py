@@ -38,7 +38,7 @@ def run(layer: nn.Module, x: torch.Tensor, wrong: torch.Tensor | None, signs: Si
         with torch.no_grad():  # as in hooks
             without_errors(node, (grad,), read_by(node), streams, STREAM)
             coded = call(node, (grad,))
-            compare(node, coded, (grad,), streams, STREAM)
+            compare(node, coded, (grad,), streams)
         assert not node.metadata.keys() & {CALLED, SKETCHED}
     plain = layer(x * torch.ones((), requires_grad=True)).grad_fn
     with torch.no_grad():

@@ -11,7 +11,10 @@ from torch import nn
 import slimgrad
 from slimgrad.bounds.turns import LEFT_OUT_BITS
 from slimgrad.finer import Finer
-from slimgrad.measure import Meter
+from slimgrad.local_errors import exactly
+from slimgrad.measure import Meter, Probe
+from slimgrad.shelf import Shelf
+from slimgrad.streams import saved_of
 from slimgrad.tiers import restored
 
 BOUND = slimgrad.Relative(0.5)
@@ -74,6 +77,27 @@ def test_what_another_node_will_read_is_decoded_once(noted):
         assert torch.equal(again, anew)
         assert not finer.is_held
         del result
+
+
+def test_while_the_original_is_in_place_its_code_is_decoded_for_who_reads_next(noted):
+    session, result = run(nn.GELU(), torch.randn(64, 64))
+    with session:
+        ((stored, tensor),) = noted
+        stored.probe = Probe(None, Finer.of(stored, tensor))
+        node = result.grad_fn
+        plain = restored(stored.values.codec, stored.values.slot, stored.form, stored.shelf.buffers)
+        slots = [(name, raw.data) for name, raw in saved_of(node)]
+        with exactly(stored, [saved for _, saved in slots]):
+            assert not torch.equal(node._saved_self.reshape(-1), plain)
+        decode, n_decoded = Shelf._decode, []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Shelf, "_decode", lambda *of: n_decoded.append(1) or decode(*of))
+            assert torch.equal(node._saved_self.reshape(-1), plain)
+            assert not n_decoded
+            assert stored.held is None  # nobody else will read it
+            assert torch.equal(node._saved_self.reshape(-1), plain)
+            assert n_decoded
+        del result, node, slots
 
 
 def test_it_goes_with_what_holds_it(noted):

@@ -142,6 +142,29 @@ def test_all_sites_at_once_are_the_error_of_the_gradient_to_floating_point_accur
     assert error.noise2 > 1e-8 * energy(exact)  # or nothing was measured
 
 
+@pytest.mark.parametrize("is_rough", [False, True], ids=["exact", "rough"])
+@pytest.mark.parametrize(
+    ("make", "size"), [(network, (8, 3, 8, 8)), (attends, (4, 24, 16))], ids=["network", "attention"]
+)
+def test_sets_measured_at_once_are_told_apart_as_if_each_were_alone(make, size, is_rough):
+    torch.manual_seed(1)
+    x = torch.randn(*size)
+
+    def errors_of(*sets):
+        request = Request(at_once=tuple(frozenset(one) for one in sets), is_rough=is_rough)
+        return measured(make, x, request)[3].errors
+
+    sites = sorted(one.site for one in measured(make, x, AT_ONCE)[3].sites)
+    first, second = sites[::2], sites[1::2]
+    together, alone = errors_of(first, second), (*errors_of(first), *errors_of(second))
+    assert [error.sites for error in alone] == [tuple(first), tuple(second)]
+    for one in together:
+        other = alone[one.sites == tuple(second)]
+        assert one.sites == other.sites
+        assert 0 < one.noise2 == pytest.approx(other.noise2, rel=1e-5)
+        assert one.layers == pytest.approx(other.layers, rel=1e-4)
+
+
 def wide_network():
     torch.manual_seed(0)
     return nn.Sequential(

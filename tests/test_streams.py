@@ -171,6 +171,29 @@ def test_a_graph_that_is_never_run_holds_its_errors_alone(scene):
     assert streams.energies() == {}
 
 
+def test_an_error_does_not_wait_at_views_but_behind_them():
+    x = torch.randn(4, 6, requires_grad=True)
+    last = (2.0 * x).view(2, 2, 6).transpose(0, 1).permute(2, 0, 1)
+    error, streams = torch.randn(6, 2, 2), Streams({id(x): "x"})
+    (behind, _), *_ = last.grad_fn.next_functions[0][0].next_functions[0][0].next_functions
+    streams.add(last.grad_fn, 0, STREAM, error)
+    assert not last.grad_fn.metadata.get(WAITING)
+    assert behind.name() == "MulBackward0"
+    (arrived,) = behind.metadata[WAITING].values()
+    assert torch.equal(arrived, error.permute(1, 2, 0).transpose(0, 1).reshape(4, 6))
+
+
+@pytest.mark.parametrize("gets_a_gradient", [False, True])
+def test_an_error_reaches_a_parameter_that_is_viewed_when_that_gets_a_gradient(gets_a_gradient):
+    place, x = nn.Parameter(torch.randn(6)), torch.randn(4, 6, requires_grad=True)
+    result, streams = x * place.view(1, 6), Streams({id(place): "place"})
+    place.register_hook(lambda grad: streams.settle("place"))
+    streams.add(result.grad_fn, 0, STREAM, torch.ones(4, 6))
+    result.sum().backward(inputs=[x, place] if gets_a_gradient else [x], retain_graph=True)
+    assert bool(streams.energies()) == gets_a_gradient
+    assert not streams._arrived
+
+
 class Doubled(torch.autograd.Function):
     n_calls = 0
 

@@ -1,7 +1,7 @@
 """Nodes called as they would run if nothing were coded: what autograd computes, less that, is the error behind them.
 
     without_errors(node, grads, read, streams, stream)      before a node runs that reads what these Stored keep
-    compare(node, inputs, outputs, streams, stream)         when it has run
+    compare(node, inputs, outputs, streams)                 when it has run
 
 One call says what a node's own codes do and what becomes of the errors that have arrived, with all that they do to each
 other. Of a convolution or linear layer only products are computed: the input's gradient does not contain the input, and
@@ -20,7 +20,7 @@ from slimgrad.readers import Grads
 from slimgrad.saved import Stored
 from slimgrad.streams import Streams, call
 
-CALLED, SKETCHED = "slimgrad.at_once", "slimgrad.sketched"  # in the metadata of a node
+CALLED, SKETCHED = "slimgrad.at_once", "slimgrad.sketched"  # in the metadata of a node, by stream
 
 
 def without_errors(
@@ -35,26 +35,32 @@ def without_errors(
         for stored, slots in read:
             stack.enter_context(exactly(stored, [saved for _, saved in slots]))
         if product is None or parameter is None or streams.signs is None or exact[0] is None:
-            node.metadata[CALLED] = call(node, exact)
+            node.metadata.setdefault(CALLED, {})[stream] = call(node, exact)
             return
         x = product.x
-        node.metadata[SKETCHED] = product.sketch(exact[0], x, streams.signs)  # and not the product: it holds the node
+        sketch = product.sketch(exact[0], x, streams.signs)
+        node.metadata.setdefault(SKETCHED, {})[stream] = sketch  # and not the product: it holds the node
         if errors[0] is not None:
             streams.beside_weight(product, x, stream, errors[0])
 
 
-def compare(node: Any, inputs: Grads, outputs: Grads, streams: Streams, stream: str) -> None:
+def compare(node: Any, inputs: Grads, outputs: Grads, streams: Streams) -> None:
     """Let the errors that autograd's results have leave the node."""
-    exact = node.metadata.pop(CALLED, ())
-    for edge, (before, after) in enumerate(zip(exact, inputs if exact else (), strict=True)):
-        if before is not None and after is not None:
-            others = *outputs, *(one for one in exact if one is not before)
-            following, slot = node.next_functions[edge]
-            streams.add(following, slot, stream, minus(after, before, others))
-    if (before := node.metadata.pop(SKETCHED, None)) is None:
+    called, sketched = node.metadata.pop(CALLED, {}), node.metadata.pop(SKETCHED, {})
+    results = [one for exact in called.values() for one in exact]
+    for stream, exact in called.items():
+        for edge, (before, after) in enumerate(zip(exact, inputs, strict=True)):
+            if before is not None and after is not None:
+                others = *outputs, *(one for one in results if one is not before)
+                following, slot = node.next_functions[edge]
+                streams.add(following, slot, stream, minus(after, before, others))
+    if not sketched:
         return
     product = product_of(node)
     assert product is not None and streams.signs is not None
     parameter, after = streams.sketched_by(product), inputs[product.weight]
-    if parameter is not None and after is not None:  # a backward for some tensors alone computes no others' gradients
-        streams.add_sketch(parameter, stream, product.sketch_of(after, streams.signs).sub_(before))
+    if parameter is None or after is None:  # a backward for some tensors alone computes no others' gradients
+        return
+    whole = product.sketch_of(after, streams.signs)
+    for stream, before in sketched.items():
+        streams.add_sketch(parameter, stream, whole - before)

@@ -2,6 +2,7 @@
 
     finer = Finer.of(stored, tensor)     None where no code makes it small
     finer.values(is_for_more)            the original, or nearly, in memory of its own
+    finer.take_coded()                   what its code alone gives, if that was decoded for the last values; once
 
 What is left out lies evenly between half a step down and half a step up, whatever was coded, so three values of it are
 enough: they fit in 1.7 bits per value. Errors of gradients made of them have the energy of the true ones: of all sites
@@ -31,11 +32,12 @@ CODE = Nested(centred=True, sampled=True)
 class Finer:
     """A tensor's code and what that has left out. It knows nothing of the Stored: their lives end together."""
 
-    __slots__ = ("_form", "_held", "_part", "_shelf", "_slot")
+    __slots__ = ("_coded", "_form", "_held", "_part", "_shelf", "_slot")
 
     def __init__(self, part: Part, slot: Slot, form: Form, shelf: Shelf) -> None:
         self._part, self._slot, self._form, self._shelf = part, slot, form, shelf
         self._held: torch.Tensor | None = None
+        self._coded: torch.Tensor | None = None
 
     @classmethod
     def of(cls, stored: Stored, tensor: torch.Tensor) -> Finer | None:
@@ -60,8 +62,13 @@ class Finer:
         """Return the values, one-dimensional, and hold them if another node will read them."""
         values, self._held = self._held, None
         if values is None:
-            values = restored(self._part.codec, self._part.slot, self._form, self._shelf.buffers)
-            values.add_(restored(CODE, self._slot, self._form, self._shelf.buffers))
+            self._coded = restored(self._part.codec, self._part.slot, self._form, self._shelf.buffers)
+            values = restored(CODE, self._slot, self._form, self._shelf.buffers).add_(self._coded)
         if is_for_more:
             self._held = values
         return values
+
+    def take_coded(self) -> tuple[Part, torch.Tensor, int] | None:
+        """Return the coded values with their part and version, as a Stored holds them for its next reader."""
+        coded, self._coded = self._coded, None
+        return None if coded is None else (self._part, coded, coded._version)

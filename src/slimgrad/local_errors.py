@@ -67,12 +67,13 @@ def difference(node: Any, slot: str, stored: Stored, saved: Saved) -> torch.Tens
 @contextlib.contextmanager
 def exactly(stored: Stored, saved: Sequence[Saved]) -> Iterator[None]:
     """Let these saves give the original of what is stored, or what is derived from that."""
-    original = stored.probe.original
+    original, held = stored.probe.original, [one.stored.held for one in saved]
     if isinstance(original, Finer):
         stored.probe.n_readers -= 1
-        original = original.values(is_for_more=stored.probe.n_readers > 0)
+        finer, original = original, original.values(is_for_more=stored.probe.n_readers > 0)
+        if (coded := finer.take_coded()) is not None:  # autograd reads these next
+            held = [coded if one.stored is stored else before for one, before in zip(saved, held, strict=True)]
     stored.kept = original
-    held = [one.stored.held for one in saved]
     for one in saved:
         one.stored.held = None
     try:

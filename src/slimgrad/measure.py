@@ -78,9 +78,9 @@ from slimgrad.streams import (
 from slimgrad.tiers import eps_of
 
 QUOTA = 1 / 16  # of the original bytes; one tensor may always be kept
-TRAVEL, NEAR = "travel", "near "  # the stream of all errors that are passed on, and those of single sites
+TRAVEL, NEAR, AT_ONCE = "travel", "near ", "at once "  # streams: all that are passed on, single sites, sets of them
 N_NEAR, N_NEAR_SUDDEN = 1, 2  # layers; behind queries and keys a projection and the norm before it, which is small
-SAMPLE_VALUES = 1 << 12
+SAMPLE_VALUES = 1 << 9
 SEEN, EXACT = "slimgrad.seen", "slimgrad.exact"  # in the metadata of a node
 
 
@@ -114,7 +114,7 @@ class Meter:
         self._readers: dict[Site, list[tuple[Reader, torch.Tensor | None]]] = {}
         self._near: set[Site] = set()
         self._travelling: set[Site] = set()
-        self._at_once: set[Site] = set()
+        self._at_once: dict[str, set[Site]] = {}  # by stream
         self._measured: set[Site] = set()
         self._norms: dict[str, list[torch.Tensor]] = {}  # of gradients, by parameter
         self._bytes_seen = self._bytes_kept = 0
@@ -211,7 +211,7 @@ class Meter:
         """Return what an error that is followed or looked at is compared with; None where it is neither."""
         request, site = self._request, stored.site
         is_followed = request.travels is not None and site in request.travels
-        if not (is_followed or site in request.looks or request.goes_at_once(site)):
+        if not (is_followed or site in request.looks or request.set_of(site) is not None):
             return None
         return Finer.of(stored, tensor) or tensor.detach()
 
@@ -237,14 +237,15 @@ class Meter:
         node = current_node()
         if not self.is_on or torch.is_grad_enabled() or not can_be_called(node) or all(g is None for g in grads):
             return
-        together: list[tuple[Stored, Slots]] = []
+        together: dict[str, list[tuple[Stored, Slots]]] = {}
         for stored, slots in read_by(node):
             if stored.probe.original is None or stored.kept is not None:  # kept since: it is exact now
                 continue
             site = stored.probe.reading.site
-            if self._request.goes_at_once(site):
-                self._at_once.add(site)
-                together.append((stored, slots))
+            if (number := self._request.set_of(site)) is not None:
+                stream = f"{AT_ONCE}{number}"
+                self._at_once.setdefault(stream, set()).add(site)
+                together.setdefault(stream, []).append((stored, slots))
                 continue
             kind = type(node).__name__
             if all((kind, slot) in LINEAR_RULES for slot, _ in slots):
@@ -261,8 +262,8 @@ class Meter:
                 continue
             with exactly(stored, [saved for _, saved in slots]):
                 node.metadata.setdefault(EXACT, []).append((site, call(node, grads)))
-        if together:
-            at_once.without_errors(node, grads, together, self._streams, TRAVEL)
+        for stream, read_together in together.items():
+            at_once.without_errors(node, grads, read_together, self._streams, stream)
 
     def _after(self, inputs: Grads, outputs: Grads) -> None:
         """Run after such a node: compare with what autograd has computed, and take statistics."""
@@ -273,7 +274,9 @@ class Meter:
             for edge, (before, after) in enumerate(zip(exact, inputs, strict=True)):
                 if before is not None and after is not None:
                     self._add_error(node, edge, site, minus(after, before, outputs))
-        at_once.compare(node, inputs, outputs, self._streams, TRAVEL)
+        at_once.compare(node, inputs, outputs, self._streams)
+        if self._request.gradients == frozenset():
+            return
         for stored, slots in read_by(node):
             if stored.probe.wants_readers:
                 found = read(node, slots[0][1].size, inputs, outputs, self._names)
@@ -313,8 +316,8 @@ class Meter:
         errors += [_error((site,), found.get(NEAR + site_key(site), {}), "near") for site in sorted(self._near)]
         if self._travelling:
             errors.append(_error(tuple(sorted(self._travelling)), found.get(TRAVEL, {}), "far"))
-        if self._at_once:
-            errors.append(_error(tuple(sorted(self._at_once)), found.get(TRAVEL, {}), "all"))
+        for stream, together in self._at_once.items():
+            errors.append(_error(tuple(sorted(together)), found.get(stream, {}), "all"))
         sites = [replace(_sum(noted.values()), readers=self._readers_of(site)) for site, noted in self._probes.items()]
         finite = tuple(error for error in errors if math.isfinite(error.noise2))
         return Reading(

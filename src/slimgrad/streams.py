@@ -38,6 +38,8 @@ from slimgrad.saved import Kept, Rebuilt, Saved, Shaped
 # In the metadata of a node: errors that have arrived, by name, layers still to go, and slot; those that leave for a
 # parameter.
 WAITING, LEAVING = "slimgrad.errors", "slimgrad.leaving"
+# Views and the like: one gradient comes in, one goes out, and nothing is saved
+VIEWS = frozenset({"PermuteBackward0", "TransposeBackward0", "UnsafeViewBackward0", "ViewBackward0"})
 SUM, FORK = "AddBackward0", 0.4  # of a layer: a residual network has as many ways as blocks; two sums on, it is far
 ALL_LAYERS = math.inf  # one less is as many: errors that come by different ways are still added up where they meet
 
@@ -66,6 +68,12 @@ class Streams:
                 self._arrived[stream, name] = _sum(self._arrived.get((stream, name)), error)
             return
         error = _as_expected(error, node._input_metadata[slot])
+        while type(node).__name__ in VIEWS:  # nothing is to be had from waiting there
+            following, next_slot = node.next_functions[0]
+            if following is None or type(following).__name__ == ACCUMULATE:  # whose gradient decides: see _wait
+                break
+            error, node = _as_expected(node(error), following._input_metadata[next_slot]), following
+            slot = next_slot
         waiting = node.metadata.get(WAITING)
         if waiting is None:
             waiting = node.metadata[WAITING] = {}

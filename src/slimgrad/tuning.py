@@ -125,7 +125,7 @@ def _union(requests: list[Request], step: int) -> Request:
     gradients = _union_of_sites([request.gradients for request in requests])
     errors = _union_of_sites([request.errors for request in requests])
     looks = frozenset[Site]().union(*(request.looks for request in requests))
-    follow = [one for one in requests if not one.travels == one.at_once == frozenset()] or [NOTHING]
+    follow = [one for one in requests if one.travels != frozenset() or one.at_once != ()] or [NOTHING]
     followed = follow[step % len(follow)]
     asking = [one for one in requests if not one.is_empty]
     is_look, is_rough = all(one.is_look for one in asking), all(one.is_rough for one in asking)

@@ -58,21 +58,23 @@ class Request(NamedTuple):
     errors: frozenset[Site] | None = frozenset()  # own and near; keeps the original until backward
     travels: frozenset[Site] | None = frozenset()  # own and far: a step more. Of those not in `errors`, a finer code
     looks: frozenset[Site] = frozenset()  # own and near, by a finer code
-    at_once: frozenset[Site] | None = frozenset()  # own and far of all these in one, by a finer code: a backward pass
+    at_once: tuple[frozenset[Site], ...] | None = ()  # own and far of each set in one, by a finer code; None: of all
     is_look: bool = False  # nothing needs to be said of sites that are not in `errors` or `looks`
     is_rough: bool = False  # errors of large weights may be sketched: see products.py
 
     @property
     def is_empty(self) -> bool:
-        return self.gradients == frozenset() == self.errors == self.travels == self.looks == self.at_once
+        return self.gradients == frozenset() == self.errors == self.travels == self.looks and self.at_once == ()
 
     def looks_at(self, site: Site) -> bool:
         """Return whether own and near errors of the site are to be measured."""
         return self.errors is None or site in self.errors or site in self.looks
 
-    def goes_at_once(self, site: Site) -> bool:
-        """Return whether the error of the site is to be measured together with those of others."""
-        return self.at_once is None or site in self.at_once
+    def set_of(self, site: Site) -> int | None:
+        """Return which set of `at_once` the site belongs to; None where its error is not measured with others'."""
+        if self.at_once is None:
+            return 0
+        return next((number for number, sites in enumerate(self.at_once) if site in sites), None)
 
 
 NOTHING = Request()

@@ -10,9 +10,9 @@ which costs little. The smallest: they belong to the last layers, whose errors g
 (fourfold in 50 steps, the input of a classifier). The two that take the most of what some layer may suffer. And queries
 and keys, which stand behind an exponential: in a GPT what they added grew thirtyfold in 40 steps, when its attention
 began to matter. All but the smallest are large, so what is coded stands in for the originals. Looks come four times as
-often as rounds where the network is new, and else twice; where there is attention, once between two rounds. There the
-first rounds are at steps 10 and 50: nothing is loosened before, since what errors do in the first steps, they do no
-more some steps later.
+often as rounds where the network is new, and else twice. Where there is attention, they come once between two rounds,
+and no more when a network hardly ages from one to the next. There the first rounds are at steps 10 and 50: nothing is
+loosened before, since what errors do in the first steps, they do no more some steps later.
 
 Note [Together]. Following errors costs another backward pass, however many they are. So all sites have their turn in
 the same step, whoever is due: what several do together is shared out as it was expected of each. Of each, what its code
@@ -20,11 +20,10 @@ has left out is coded beside it in that step (finer.py), and this is at most a s
 time, what each does to its own layer and to the next on its way is told apart, and for batch norms in one turn of four,
 since most of what they do is done to the convolution right before them, each to its own. Later all is measured at once,
 which costs half as much, and of what a layer suffers each keeps its proportion. For good it may not: a GPT whose
-sites kept the proportions of their first turn stored a third more after 2000 steps. So kinds are measured each by
-itself, in steps that follow each other, when the network is nearly four times as old as it was then, or 600 steps
-older. A kind is a role, but all that stands behind an exponential is one: it may take only a part of any limit
-(noise.py). With kinds put together for good, and told apart within one step by what each did near by, a GPT stored a
-tenth more.
+sites kept the proportions of their first turn stored a third more after 2000 steps. So kinds are followed each by
+itself, in one step, when the network is nearly four times as old as it was then, or 600 steps older. A kind is a role,
+but all that stands behind an exponential is one: it may take only a part of any limit (noise.py). With kinds put
+together for good, and told apart by what each did near by, a GPT stored a tenth more.
 """
 
 from __future__ import annotations
@@ -58,6 +57,7 @@ APART_EVERY = 4  # ... so in the first of so many turns they are told apart
 ALONE_AT, ALONE_AFTER = 3.8, 600  # x its age, and steps: so much older, a network has each kind measured alone again
 ROUNDS_WITH_ATTENTION = (10, 50)  # the first; nothing is loosened before the second
 N_EXPOSED = 2  # sites that take the most of what some layer may suffer
+MUCH_OLDER = 1.3  # x its age at the last round: from here on, a network with attention is looked at before the next
 MOST_AGING, AT_FIRST = 2.5, 8  # x its age: the oldest that a network may be at the next round; and its age at first
 ABSENT = 5  # steps, up to two more, until a site that did not run in its turn has another; or as many as it has not run
 GROWING = 1.4  # x what was known of all that was followed, after learning: from here on, none sits out a round
@@ -70,10 +70,9 @@ def request(step: int, sites: Sites, every: int) -> Request:
     due = _most_noise_first([key for key in coded if sites[key]["due"] <= step], sites)
     far = [key for key in due if _is_to_follow(sites[key])]
     if far:
-        if not any(_is_to_be_told_apart(sites[key]) for key in coded):
-            together = _together(far[0], coded, sites, step)
-            return Request(at_once=_sites(_within_quota(_most_noise_first(together, sites), sites)), is_rough=True)
         chosen = _within_quota(_most_noise_first(coded, sites), sites)
+        if not any(_is_to_be_told_apart(sites[key]) for key in coded):
+            return Request(at_once=tuple(map(_sites, _sets(far[0], chosen, sites, step))), is_rough=True)
         near = [key for key in chosen if sites[key]["travels"] and not _is_known_batch_norm(sites[key])]
         return Request(travels=_sites(chosen), looks=_sites(near), is_rough=True)
     if due:
@@ -102,8 +101,14 @@ def is_look(step: int, sites: Sites, every: int) -> bool:
     apart = _between(every) if step <= every else 2 * _between(every)
     is_time = step % apart == 0
     if has_attention(sites):  # half way between rounds
-        is_time = is_time and step > ROUNDS_WITH_ATTENTION[-1] and step // apart % 2 == 1
+        is_time = is_time and step > ROUNDS_WITH_ATTENTION[-1] and step // apart % 2 == 1 and _ages(sites)
     return is_time and any(entry["rel"] for entry in sites.values()) and not some_are_due(sites, step)
+
+
+def _ages(sites: Sites) -> bool:
+    """Return whether the network is much older in the next round than it was in the last."""
+    travelling = [entry for entry in sites.values() if entry["rel"] and entry["travels"]]
+    return any(entry["due"] >= MUCH_OLDER * entry["far"]["at"] for entry in travelling)
 
 
 def some_are_due(sites: Sites, step: int) -> bool:
@@ -121,9 +126,8 @@ def give(sites: Sites, known: Sites, reading: Reading, every: int, trifle: float
     at_once, far = _sites_in(reading, "all"), _sites_in(reading, "far")
     followed = far | {key for key in at_once if sites[key]["travels"]}
     went_along = _sites_in(reading, "own") | far | at_once if followed else set()
-    if len({_kind_of(sites[key]) for key in followed}) == 1 or _sites_in(reading, "near") & far:
-        for key in followed:
-            sites[key]["apart"] = reading.step
+    for key in _told_apart(reading, sites):
+        sites[key]["apart"] = reading.step
     is_growing = _growth(followed & known.keys(), known, sites) > GROWING
     firsts = ROUNDS_WITH_ATTENTION if has_attention(sites) else FIRST_STEPS
     following = _next_round(reading.step, every, firsts)
@@ -207,12 +211,27 @@ def _is_to_be_told_apart(entry: State) -> bool:
     return is_its_turn and _is_to_follow(entry)
 
 
-def _together(first: str, coded: list[str], sites: Sites, step: int) -> list[str]:
-    """Return the sites to measure at once: all, or those of a kind that was not told from others for long."""
-    kind, apart = _kind_of(sites[first]), sites[first]["apart"]
+def _sets(first: str, chosen: list[str], sites: Sites, step: int) -> list[list[str]]:
+    """Return the sets to measure at once: all sites, or each kind's where they were not told apart for long.
+
+    `first` is one whose turn it is and whose error travels; those whose errors do not go with its kind.
+    """
+    apart = sites[first]["apart"]
     if step < min(ALONE_AT * apart, apart + ALONE_AFTER):
-        return coded
-    return [key for key in coded if _kind_of(sites[key]) == kind or not sites[key]["travels"]]
+        return [chosen]
+    kinds: dict[str, list[str]] = {_kind_of(sites[first]): []}
+    for key in chosen:
+        kinds.setdefault(_kind_of(sites[key if sites[key]["travels"] else first]), []).append(key)
+    return list(kinds.values())
+
+
+def _told_apart(reading: Reading, sites: Sites) -> set[str]:
+    """Return the sites whose errors were followed, and each told from the others' or at least its kind's."""
+    sets = [{site_key(site) for site in error.sites} for error in reading.errors if error.reach in ("far", "all")]
+    travelling = [{key for key in keys if sites[key]["travels"]} for keys in sets]
+    alone = set[str]().union(*(keys for keys in travelling if len({_kind_of(sites[key]) for key in keys}) == 1))
+    far = _sites_in(reading, "far")
+    return alone | far if _sites_in(reading, "near") & far else alone
 
 
 def _kind_of(entry: State) -> str:
