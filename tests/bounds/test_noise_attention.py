@@ -10,11 +10,13 @@ from slimgrad.bounds.base import ATTENTION, ErrorReading, Reading, SiteReading
 from slimgrad.bounds.foresight import START_RATIO
 from slimgrad.bounds.noise import (
     AIM,
+    AIM_SETTLED,
     AT_MOST,
     BY_ENERGY,
     CAREFUL,
     LAYER_AIM,
     LOOSEN_WITH_ATTENTION,
+    SETTLED,
     YOUNG_WITH_ATTENTION,
     Noise,
 )
@@ -80,6 +82,18 @@ def test_what_stands_behind_an_exponential_takes_a_part_of_what_any_layer_may_su
     state = bound.update(bound.start(), reading(1, noises, {"small": 0.01, "large": 0.99}, roles))
     of_small = spent(bound, RESULT, 0.01, state) / 0.01
     assert 0.9 * part < of_small / (LAYER_AIM * bound.cap * E2 / CORRECTION) <= part * 1.001
+
+
+@pytest.mark.parametrize("role", ["attention query, key", "gelu input"])
+def test_layers_may_suffer_more_in_a_network_with_attention_that_has_settled(role):
+    bound, roles = Noise(E2), {RESULT: "layer norm input", OTHER: role}
+    noises = {RESULT: {"small": 0.01}, OTHER: {"large": 1e-6}}
+    aims = []
+    for step in (SETTLED * bound.every - 1, SETTLED * bound.every):
+        state = bound.update(bound.start(), reading(step, noises, {"small": 0.01, "large": 0.99}, roles))
+        aims.append(spent(bound, RESULT, 0.01, state) / 0.01 / (bound.cap * E2 / CORRECTION))
+    later = AIM_SETTLED if role in ATTENTION else LAYER_AIM
+    assert aims == [pytest.approx(LAYER_AIM, rel=0.01), pytest.approx(later, rel=0.01)]
 
 
 @pytest.mark.parametrize("weights", [{}, {"first": 0.1, "second": 0.9}])

@@ -63,10 +63,11 @@ START_MEANT_FOR = 0.05  # e2: what Relative(START) for all costs narrow networks
 WITH_ATTENTION = 0.2  # ... and at most where there is attention: by parameters, at step 20 of a GPT
 YOUNG_WITH_ATTENTION = 50  # steps: until then no bound is loosened there, elsewhere until foresight.YOUNG
 AIM = 0.72  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
-LAYER_AIM = 0.28  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
+LAYER_AIM = 0.28  # of a layer's limit, for the same and because a figure of a layer rests on few measurements ...
+SETTLED, AIM_SETTLED = 4, 0.33  # ... from so many rounds on, where there is attention: till the next it ages little
 CAREFUL = 0.9  # x AIM where there is attention: batches differ more, and errors grow in leaps
 AT_MOST = {ATTENTION: 0.25, LOG_SOFTMAX: 0.02}  # of both: what may grow tenfold, and fiftyfold, within a hundred steps
-BY_ENERGY = 0.8  # of what is aimed at, where the budget is one of parameters: energies differ more from batch to batch
+BY_ENERGY = 0.65  # of what is aimed at, where the budget is one of parameters: energies differ more from batch to batch
 LOOSEN, LOOSEN_WITH_ATTENTION = 2.0, 4.0  # at most, from one measurement to the next; there rounds are farther apart
 LOOSEN_TRIFLE = 2.0  # x that, where a site adds no more than ...
 TRIFLE = 1 / 300  # ... of what is aimed at, in all and in every layer
@@ -149,7 +150,7 @@ class Noise:
         is_later = (turns.some_are_due(sites, step) and step % SET_EVERY) or turns.is_look(step, known, self.every)
         if is_later and sites.keys() == known.keys():
             state["loads"] = sensitivity.moved(state["loads"], known, sites)
-            if not self._is_alarming(state):
+            if not self._is_alarming(state, step):
                 return state
         sensitivity.fill_in(sites)
         state["loads"] = self._spend(sites, state, step)
@@ -223,19 +224,21 @@ class Noise:
             if layer in energies and value > self.cap * self.e2 * energies[layer]
         }
 
-    def _is_alarming(self, state: State) -> bool:
+    def _is_alarming(self, state: State, step: int) -> bool:
         loads = state["loads"]
         spent = sum(noise_of(entry) * entry["rel"] ** 2 for entry in state["sites"].values())
-        aims = self._aims(loads, state)
-        return spent > ALARM * self._aims([ALL], state)[0] or any(
+        aims = self._aims(loads, state, step)
+        return spent > ALARM * self._aims([ALL], state, step)[0] or any(
             load > ALARM * aim for load, aim in zip(loads.values(), aims, strict=True)
         )
 
-    def _aims(self, layers: Iterable[str], state: State) -> np.ndarray:
+    def _aims(self, layers: Iterable[str], state: State, step: int) -> np.ndarray:
         """Return what is aimed at in each layer, before correction: a share of its gradient."""
         corrections = {**foresight.corrections(state, layers), ALL: foresight.correction(state)}
-        of_all = AIM * CAREFUL if turns.has_attention(state["sites"]) else AIM
-        aims = [(of_all if layer == ALL else LAYER_AIM * self.cap) / corrections[layer] for layer in layers]
+        is_attending = turns.has_attention(state["sites"])
+        of_all = AIM * CAREFUL if is_attending else AIM
+        of_layer = AIM_SETTLED if is_attending and step >= SETTLED * self.every else LAYER_AIM
+        aims = [(of_all if layer == ALL else of_layer * self.cap) / corrections[layer] for layer in layers]
         return self.e2 * np.array(aims)
 
     def _spend(self, sites: Sites, state: State, step: int) -> dict[str, float]:
@@ -243,7 +246,7 @@ class Noise:
         small = turns.smallest(sites, SMALL)
         keys = list(sites)
         unknown = {role: unknown_share(sites, role) for role in {entry["role"] for entry in sites.values()}}
-        limits, budget = self._limits(sites, state), self._aims([ALL], state)[0]
+        limits, budget = self._limits(sites, state, step), self._aims([ALL], state, step)[0]
         trifles, most = _trifles(sites, limits, budget), self._most(sites, step)
         is_attending = turns.has_attention(sites)
         loosen = LOOSEN_WITH_ATTENTION if is_attending else LOOSEN
@@ -268,18 +271,18 @@ class Noise:
         is_known = entry["own"]["n"] >= 2 if not entry["travels"] else _is_followed(entry)
         limit = min(most, max(rel * loosen if entry["fresh"] and is_known else rel, entry["tried"], finest))
         if not entry["own"]["n"] and unknown > 0:
-            limit = min(limit, math.sqrt(self._aims([""], self.start())[0] / unknown))
+            limit = min(limit, math.sqrt(self._aims([""], self.start(), 0)[0] / unknown))
         coarsest = FINEST_STEP if is_small else min(COARSEST_STEP, 2.0 * limit * unit)
         factor = factor_of(entry["curve"], 2.0 * max(entry["seen"], finest) * unit, entry["bits"])
         return Item(entry["numel"], entry["curve"], factor, noise_of(entry) / (2.0 * unit) ** 2, coarsest)
 
-    def _limits(self, sites: Sites, state: State) -> np.ndarray:
+    def _limits(self, sites: Sites, state: State, step: int) -> np.ndarray:
         """Return one row per layer: what a step of 1 RMS at each site adds, as a share of what the layer may suffer.
 
         And for each of them, and the whole, one more of those sites which may take only a part of it.
         """
         layers, shares = shares_of(sites)
-        aims = self._aims([*layers, ALL], state)
+        aims = self._aims([*layers, ALL], state, step)
         aims[:-1] *= [BY_ENERGY if layer == ALL else 1.0 for layer in layers]
         whole = [noise_of(entry) for entry in sites.values()]
         steps = np.array([2.0 * entry["unit"] for entry in sites.values()])

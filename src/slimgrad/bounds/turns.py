@@ -21,9 +21,10 @@ time, what each does to its own layer and to the next on its way is told apart, 
 since most of what they do is done to the convolution right before them, each to its own. Later all is measured at once,
 which costs half as much, and of what a layer suffers each keeps its proportion. For good it may not: a GPT whose
 sites kept the proportions of their first turn stored a third more after 2000 steps. So kinds are followed each by
-itself, in one step, when the network is nearly four times as old as it was then, or 600 steps older. A kind is a role,
-but all that stands behind an exponential is one: it may take only a part of any limit (noise.py). With kinds put
-together for good, and told apart by what each did near by, a GPT stored a tenth more.
+itself, in one step, when the network is nearly four times as old as it was then, or 600 steps older; in steps that
+follow each other where all that was known is forgotten by then, lest one batch says it all. A kind is a role, but all
+that stands behind an exponential is one: it may take only a part of any limit (noise.py). With kinds put together for
+good, and told apart by what each did near by, a GPT stored a tenth more.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from slimgrad.bounds.base import (
     site_of,
 )
 from slimgrad.bounds.rates import EXACT_BITS, FINEST_STEP
-from slimgrad.bounds.sensitivity import ALL, Sites, noise_of
+from slimgrad.bounds.sensitivity import ALL, Sites, is_forgotten, noise_of
 
 QUOTA = 1 / 16  # of all values' bytes: what is kept beside codes in a step
 LEFT_OUT_BITS = 2.0  # per value, at most: what a code has left out, coded
@@ -222,7 +223,8 @@ def _sets(first: str, chosen: list[str], sites: Sites, step: int) -> list[list[s
     kinds: dict[str, list[str]] = {_kind_of(sites[first]): []}
     for key in chosen:
         kinds.setdefault(_kind_of(sites[key if sites[key]["travels"] else first]), []).append(key)
-    return list(kinds.values())
+    sets = list(kinds.values())
+    return sets[:1] if is_forgotten(sites[first]["far"], step) else sets
 
 
 def _told_apart(reading: Reading, sites: Sites) -> set[str]:
