@@ -32,7 +32,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from slimgrad.bounds.base import ErrorReading, Reading, State, site_key
-from slimgrad.bounds.sensitivity import Sites, noise_and_shares, noise_of, reaches_of
+from slimgrad.bounds.sensitivity import Sites, energies_of, noise_and_shares, noise_of, reaches_of
 
 LEARN_PART, LEARN_CALIBRATION, LEARN_RATIO = 0.3, 0.3, 0.4  # weights of a new measurement
 LEAST_RATIO, MOST_RATIO = 0.25, 10.0  # measured / expected of a layer: one surprise counts as no more than this ...
@@ -104,16 +104,17 @@ def _compared(
     """Return what was measured in each layer and in the whole, and what was expected of the same sites."""
     measured: dict[str, float] = {}
     foreseen: dict[str, float] = {}
+    energies = energies_of(reading, expected)
     for error in reading.errors:
         entries = [sites[key] for key in map(site_key, error.sites) if key in sites]
         known = [(entry[part], entry["seen"] ** 2) for entry in entries for part in reaches_of(entry, error.reach)]
         if not all(_is_recent(part, reading.step, recent) for part, _ in known):
             continue
-        for layer, share in _found(error, reading, expected).items():
-            before = sum(_known_of(part, layer) * rel2 for part, rel2 in known)
-            if before > 0:
+        before = _expected_of(known)
+        for layer, share in _found(error, reading, energies).items():
+            if before.get(layer, 0.0) > 0:
                 measured[layer] = measured.get(layer, 0.0) + share
-                foreseen[layer] = foreseen.get(layer, 0.0) + before
+                foreseen[layer] = foreseen.get(layer, 0.0) + before[layer]
     return measured, foreseen
 
 
@@ -122,10 +123,16 @@ def _is_recent(part: State, step: int, recent: float) -> bool:
     return part["n"] > 0 and part["at"] >= YOUNG and step - part["at"] <= recent
 
 
-def _found(error: ErrorReading, reading: Reading, expected: Mapping[str, float]) -> dict[str, float]:
-    noise, shares = noise_and_shares(error, reading, expected)
+def _found(error: ErrorReading, reading: Reading, energies: Mapping[str, float]) -> dict[str, float]:
+    noise, shares = noise_and_shares(error, reading, energies)
     return shares if error.reach == "near" else {**shares, WHOLE: noise}  # what is near is part of what is far
 
 
-def _known_of(part: State, layer: str) -> float:
-    return part["noise"] if layer == WHOLE else part["shares"].get(layer, 0.0)
+def _expected_of(known: Iterable[tuple[State, float]]) -> dict[str, float]:
+    """Return what parts of sites, each at the square of its bound, are known to add to each layer and to the whole."""
+    sums = {WHOLE: 0.0}
+    for part, rel2 in known:
+        sums[WHOLE] += part["noise"] * rel2
+        for layer, share in part["shares"].items():
+            sums[layer] = sums.get(layer, 0.0) + share * rel2
+    return sums

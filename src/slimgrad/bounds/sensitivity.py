@@ -78,8 +78,9 @@ def measure(sites: Sites, error: ErrorReading, reading: Reading, expected: Mappi
     before = sum(sites[key][reach]["noise"] * sites[key]["seen"] ** 2 for key, reach in pairs)
     nears = _nears(reading) if error.reach == "far" else {}
     fars = {key: sites[key]["far"]["noise"] for key in keys if key not in nears}
+    energies = energies_of(reading, expected)
     for (key, reach), own in zip(pairs, _shared_out(error, sites, pairs, nears), strict=True):
-        _measure_one(sites[key], replace(own, reach=reach), reading, expected)
+        _measure_one(sites[key], replace(own, reach=reach), reading, energies)
     if error.reach in ("far", "all"):
         for key, far in fars.items():  # what is far contains what is near, which was not told apart
             if far > 0:
@@ -99,8 +100,8 @@ def _nears(reading: Reading) -> dict[str, Mapping[str, float]]:
     return {site_key(site): error.layers for error in reading.errors if error.reach == "near" for site in error.sites}
 
 
-def _measure_one(entry: State, error: ErrorReading, reading: Reading, expected: Mapping[str, float]) -> None:
-    noise, shares = noise_and_shares(error, reading, expected)
+def _measure_one(entry: State, error: ErrorReading, reading: Reading, energies: Mapping[str, float]) -> None:
+    noise, shares = noise_and_shares(error, reading, energies)
     name, goes_on, rel2 = error.reach, error.reach != "own", entry["seen"] ** 2
     part = entry[name]
     if name == "near" and part["n"] and part["noise"] > 0:
@@ -224,24 +225,22 @@ def moved(expected: Mapping[str, float], before: Sites, after: Sites) -> dict[st
     return sums
 
 
+def energies_of(reading: Reading, expected: Mapping[str, float]) -> dict[str, float]:
+    """Return the energies of the gradient and of each layer's, without the errors that are expected in them."""
+    floor = NEGLIGIBLE * reading.energy
+    energies = {layer: max(floor, energy / _grown(expected, layer)) for layer, energy in reading.layers.items()}
+    return {**energies, ALL: reading.energy / _grown(expected, ALL)}
+
+
 def noise_and_shares(
-    error: ErrorReading, reading: Reading, expected: Mapping[str, float]
+    error: ErrorReading, reading: Reading, energies: Mapping[str, float]
 ) -> tuple[float, dict[str, float]]:
     """Return what an error is of the gradient, as the budget counts it, and of each layer's own."""
-    noise, shares = error.noise2 / reading.energy * _grown(expected, ALL), _shares(error, reading, expected)
+    noise = error.noise2 / energies[ALL]
+    shares = {layer: value / energies[layer] for layer, value in error.layers.items() if layer in energies}
     if not reading.weights:
         return noise, shares
     return sum(reading.weights.get(layer, 0.0) * share for layer, share in shares.items()), {**shares, ALL: noise}
-
-
-def _shares(error: ErrorReading, reading: Reading, expected: Mapping[str, float]) -> dict[str, float]:
-    """Return what an error is of the own gradient of each layer that it reaches."""
-    floor = NEGLIGIBLE * reading.energy
-    return {
-        layer: value / max(floor, reading.layers[layer] / _grown(expected, layer))
-        for layer, value in error.layers.items()
-        if layer in reading.layers
-    }
 
 
 def _grown(expected: Mapping[str, float], layer: str) -> float:

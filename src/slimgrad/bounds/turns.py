@@ -10,9 +10,9 @@ which costs little. The smallest: they belong to the last layers, whose errors g
 (fourfold in 50 steps, the input of a classifier). The two that take the most of what some layer may suffer. And queries
 and keys, which stand behind an exponential: in a GPT what they added grew thirtyfold in 40 steps, when its attention
 began to matter. All but the smallest are large, so what is coded stands in for the originals. Looks come four times as
-often as rounds where the network is new, and else twice. Where there is attention, they come once between two rounds,
-and no more when a network hardly ages from one to the next. There the first rounds are at steps 10 and 50: nothing is
-loosened before, since what errors do in the first steps, they do no more some steps later.
+often as rounds where the network is new, and else twice; where there is attention, once between two rounds (without
+those of old networks, a GPT spent a third too much from step 800 on). There the first rounds are at steps 10 and 50:
+nothing is loosened before, since what errors do in the first steps, they do no more some steps later.
 
 Note [Together]. Following errors costs another backward pass, however many they are. So all sites have their turn in
 the same step, whoever is due: what several do together is shared out as it was expected of each. Of each, what its code
@@ -58,7 +58,6 @@ APART_EVERY = 4  # ... so in the first of so many turns they are told apart
 ALONE_AT, ALONE_AFTER = 3.8, 600  # x its age, and steps: so much older, a network has each kind measured alone again
 ROUNDS_WITH_ATTENTION = (10, 50)  # the first; nothing is loosened before the second
 N_EXPOSED = 2  # sites that take the most of what some layer may suffer
-MUCH_OLDER = 1.3  # x its age at the last round: from here on, a network with attention is looked at before the next
 MOST_AGING, AT_FIRST = 2.5, 8  # x its age: the oldest that a network may be at the next round; and its age at first
 ABSENT = 5  # steps, up to two more, until a site that did not run in its turn has another; or as many as it has not run
 GROWING = 1.4  # x what was known of all that was followed, after learning: from here on, none sits out a round
@@ -102,14 +101,8 @@ def is_look(step: int, sites: Sites, every: int) -> bool:
     apart = _between(every) if step <= every else 2 * _between(every)
     is_time = step % apart == 0
     if has_attention(sites):  # half way between rounds
-        is_time = is_time and step > ROUNDS_WITH_ATTENTION[-1] and step // apart % 2 == 1 and _ages(sites)
+        is_time = is_time and step > ROUNDS_WITH_ATTENTION[-1] and step // apart % 2 == 1
     return is_time and any(entry["rel"] for entry in sites.values()) and not some_are_due(sites, step)
-
-
-def _ages(sites: Sites) -> bool:
-    """Return whether the network is much older in the next round than it was in the last."""
-    travelling = [entry for entry in sites.values() if entry["rel"] and entry["travels"]]
-    return any(entry["due"] >= MUCH_OLDER * entry["far"]["at"] for entry in travelling)
 
 
 def some_are_due(sites: Sites, step: int) -> bool:
