@@ -6,17 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from slimgrad.bounds.base import ATTENTION, ErrorReading, Reading, SiteReading
+from slimgrad.bounds.base import ATTENTION, SUDDEN, ErrorReading, Reading, SiteReading
 from slimgrad.bounds.foresight import START_RATIO
 from slimgrad.bounds.noise import (
     AIM,
-    AIM_SETTLED,
+    AIM_NEW,
     AT_MOST,
     BY_ENERGY,
-    CAREFUL,
     LAYER_AIM,
+    LAYER_AIM_ATTENDING,
+    LAYER_AIM_NEW,
     LOOSEN_WITH_ATTENTION,
-    SETTLED,
+    NEW,
     YOUNG_WITH_ATTENTION,
     Noise,
 )
@@ -67,7 +68,7 @@ def test_errors_of_attention_take_a_part_of_the_budget_and_the_others_all_that_i
     noises = {site: {"first": 0.1, "second": 0.1} for site in ROLES}
     state = bound.update(bound.start(), reading(1, noises, {"first": 0.5, "second": 0.5}))
     query_key, other, result = (spent(bound, site, 0.2, state) for site in (QUERY_KEY, OTHER, RESULT))
-    aim = AIM * CAREFUL * E2 / CORRECTION
+    aim = AIM_NEW * E2 / CORRECTION
     assert 0.9 * OF_ATTENTION < (query_key + result) / aim <= OF_ATTENTION * (1 + 1e-6)
     assert 0.9 < (query_key + result + other) / aim <= 1 + 1e-6
 
@@ -80,20 +81,20 @@ def test_what_stands_behind_an_exponential_takes_a_part_of_what_any_layer_may_su
     bound = Noise(E2)
     noises, roles = {RESULT: {"small": 0.01}, OTHER: {"large": 0.001}}, {**ROLES, RESULT: role}
     state = bound.update(bound.start(), reading(1, noises, {"small": 0.01, "large": 0.99}, roles))
-    of_small = spent(bound, RESULT, 0.01, state) / 0.01
-    assert 0.9 * part < of_small / (LAYER_AIM * bound.cap * E2 / CORRECTION) <= part * 1.001
+    of_small, aim = spent(bound, RESULT, 0.01, state) / 0.01, LAYER_AIM_NEW if role in SUDDEN else LAYER_AIM
+    assert 0.9 * part < of_small / (aim * bound.cap * E2 / CORRECTION) <= part * 1.001
 
 
 @pytest.mark.parametrize("role", ["attention query, key", "gelu input"])
-def test_layers_may_suffer_more_in_a_network_with_attention_that_has_settled(role):
+def test_less_is_aimed_at_in_a_new_network_with_attention_and_more_in_an_old_one(role):
     bound, roles = Noise(E2), {RESULT: "layer norm input", OTHER: role}
     noises = {RESULT: {"small": 0.01}, OTHER: {"large": 1e-6}}
     aims = []
-    for step in (SETTLED * bound.every - 1, SETTLED * bound.every):
+    for step in (NEW * bound.every - 1, NEW * bound.every):
         state = bound.update(bound.start(), reading(step, noises, {"small": 0.01, "large": 0.99}, roles))
         aims.append(spent(bound, RESULT, 0.01, state) / 0.01 / (bound.cap * E2 / CORRECTION))
-    later = AIM_SETTLED if role in ATTENTION else LAYER_AIM
-    assert aims == [pytest.approx(LAYER_AIM, rel=0.01), pytest.approx(later, rel=0.01)]
+    expected = [LAYER_AIM_NEW, LAYER_AIM_ATTENDING] if role in ATTENTION else [LAYER_AIM, LAYER_AIM]
+    assert aims == [pytest.approx(aim, rel=0.01) for aim in expected]
 
 
 @pytest.mark.parametrize("weights", [{}, {"first": 0.1, "second": 0.9}])

@@ -63,9 +63,10 @@ START_MEANT_FOR = 0.05  # e2: what Relative(START) for all costs narrow networks
 WITH_ATTENTION = 0.2  # ... and at most where there is attention: by parameters, at step 20 of a GPT
 YOUNG_WITH_ATTENTION = 50  # steps: until then no bound is loosened there, elsewhere until foresight.YOUNG
 AIM = 0.72  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
-LAYER_AIM = 0.28  # of a layer's limit, for the same and because a figure of a layer rests on few measurements ...
-SETTLED, AIM_SETTLED = 4, 0.33  # ... from so many rounds on, where there is attention: till the next it ages little
-CAREFUL = 0.9  # x AIM where there is attention: batches differ more, and errors grow in leaps
+LAYER_AIM = 0.28  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
+# Both where there is attention: batches differ more there, and errors grow in leaps while the network is new
+AIM_NEW, LAYER_AIM_NEW, AIM_ATTENDING, LAYER_AIM_ATTENDING = 0.50, 0.24, 0.65, 0.33
+NEW = 4  # x every
 AT_MOST = {ATTENTION: 0.25, LOG_SOFTMAX: 0.02}  # of both: what may grow tenfold, and fiftyfold, within a hundred steps
 BY_ENERGY = 0.65  # of what is aimed at, where the budget is one of parameters: energies differ more from batch to batch
 LOOSEN, LOOSEN_WITH_ATTENTION = 2.0, 4.0  # at most, from one measurement to the next; there rounds are farther apart
@@ -235,9 +236,10 @@ class Noise:
     def _aims(self, layers: Iterable[str], state: State, step: int) -> np.ndarray:
         """Return what is aimed at in each layer, before correction: a share of its gradient."""
         corrections = {**foresight.corrections(state, layers), ALL: foresight.correction(state)}
-        is_attending = turns.has_attention(state["sites"])
-        of_all = AIM * CAREFUL if is_attending else AIM
-        of_layer = AIM_SETTLED if is_attending and step >= SETTLED * self.every else LAYER_AIM
+        of_all, of_layer = AIM, LAYER_AIM
+        if turns.has_attention(state["sites"]):
+            is_new = step < NEW * self.every
+            of_all, of_layer = (AIM_NEW, LAYER_AIM_NEW) if is_new else (AIM_ATTENDING, LAYER_AIM_ATTENDING)
         aims = [(of_all if layer == ALL else of_layer * self.cap) / corrections[layer] for layer in layers]
         return self.e2 * np.array(aims)
 

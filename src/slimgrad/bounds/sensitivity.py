@@ -106,16 +106,11 @@ def _measure_one(entry: State, error: ErrorReading, reading: Reading, energies: 
     part = entry[name]
     if name == "near" and part["n"] and part["noise"] > 0:
         entry["far"] = scaled(entry["far"], _followed(noise / (part["noise"] * rel2)))
-    is_old = name != "near" and is_forgotten(part, reading.step)
+    is_old = name != "near" and reading.step >= FORGOTTEN * part["at"]
     entry[name] = _learn(part, noise / rel2, {layer: s / rel2 for layer, s in shares.items()}, reading.step, is_old)
     entry["travels"] = entry["travels"] or goes_on
     if goes_on == entry["travels"]:
         entry |= {"fresh": True, "tried": entry["seen"]}
-
-
-def is_forgotten(part: State, step: int) -> bool:
-    """Return whether what was found says nothing any more: the network is so much older."""
-    return step >= FORGOTTEN * part["at"]
 
 
 def _shared_out(

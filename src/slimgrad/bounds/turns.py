@@ -21,8 +21,7 @@ time, what each does to its own layer and to the next on its way is told apart, 
 since most of what they do is done to the convolution right before them, each to its own. Later all is measured at once,
 which costs half as much, and of what a layer suffers each keeps its proportion. For good it may not: a GPT whose
 sites kept the proportions of their first turn stored a third more after 2000 steps. So kinds are followed each by
-itself, in one step, when the network is nearly four times as old as it was then, or 600 steps older; in steps that
-follow each other where all that was known is forgotten by then, lest one batch says it all. A kind is a role, but all
+itself, in one step, when the network is six times as old as it was then, or 600 steps older. A kind is a role, but all
 that stands behind an exponential is one: it may take only a part of any limit (noise.py). With kinds put together for
 good, and told apart by what each did near by, a GPT stored a tenth more.
 """
@@ -47,7 +46,7 @@ from slimgrad.bounds.base import (
     site_of,
 )
 from slimgrad.bounds.rates import EXACT_BITS, FINEST_STEP
-from slimgrad.bounds.sensitivity import ALL, Sites, is_forgotten, noise_of
+from slimgrad.bounds.sensitivity import ALL, Sites, noise_of
 
 QUOTA = 1 / 16  # of all values' bytes: what is kept beside codes in a step
 LEFT_OUT_BITS = 2.0  # per value, at most: what a code has left out, coded
@@ -55,7 +54,7 @@ LOOKED_AT = 1 / 64  # of all values: the smallest sites, which are looked at bet
 PARTS_OF_A_ROUND = 4
 ALIKE = "batch norm input"  # most of what these do is done to the convolution right before; see Note [Together] ...
 APART_EVERY = 4  # ... so in the first of so many turns they are told apart
-ALONE_AT, ALONE_AFTER = 3.8, 600  # x its age, and steps: so much older, a network has each kind measured alone again
+ALONE_AT, ALONE_AFTER = 6, 600  # x its age, and steps: so much older, a network has each kind measured alone again
 ROUNDS_WITH_ATTENTION = (10, 50)  # the first; nothing is loosened before the second
 N_EXPOSED = 2  # sites that take the most of what some layer may suffer
 MOST_AGING, AT_FIRST = 2.5, 8  # x its age: the oldest that a network may be at the next round; and its age at first
@@ -216,8 +215,7 @@ def _sets(first: str, chosen: list[str], sites: Sites, step: int) -> list[list[s
     kinds: dict[str, list[str]] = {_kind_of(sites[first]): []}
     for key in chosen:
         kinds.setdefault(_kind_of(sites[key if sites[key]["travels"] else first]), []).append(key)
-    sets = list(kinds.values())
-    return sets[:1] if is_forgotten(sites[first]["far"], step) else sets
+    return list(kinds.values())
 
 
 def _told_apart(reading: Reading, sites: Sites) -> set[str]:
