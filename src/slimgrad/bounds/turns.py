@@ -100,7 +100,7 @@ def is_look(step: int, sites: Sites, every: int) -> bool:
     apart = _between(every) if step <= every else 2 * _between(every)
     is_time = step % apart == 0
     if has_attention(sites):  # half way between rounds
-        is_time = is_time and step > ROUNDS_WITH_ATTENTION[-1] and step // apart % 2 == 1
+        is_time = is_time and step > every and step // apart % 2 == 1
     return is_time and any(entry["rel"] for entry in sites.values()) and not some_are_due(sites, step)
 
 
