@@ -36,7 +36,7 @@ def run(layer: nn.Module, x: torch.Tensor, wrong: torch.Tensor | None, signs: Si
         streams._wait = lambda node, edge, stream, error: streams.add(*node.next_functions[edge], stream, error)
         streams.take = lambda node, stream, n_slots: [wrong]  # pyright: ignore[reportAttributeAccessIssue]
         with torch.no_grad():  # as in hooks
-            without_errors(node, (grad,), read_by(node), streams, STREAM)
+            without_errors(node, (grad,), read_by(node, session.tuning.meter._streams), streams, STREAM)
             coded = call(node, (grad,))
             compare(node, coded, (grad,), streams)
         assert not node.metadata.keys() & {CALLED, SKETCHED}

@@ -83,7 +83,7 @@ def test_while_the_original_is_in_place_its_code_is_decoded_for_who_reads_next(n
     session, result = run(nn.GELU(), torch.randn(64, 64))
     with session:
         ((stored, tensor),) = noted
-        stored.probe = Probe(None, Finer.of(stored, tensor))
+        stored.probe = Probe(None, None, Finer.of(stored, tensor))
         node = result.grad_fn
         plain = restored(stored.values.codec, stored.values.slot, stored.form, stored.shelf.buffers)
         slots = [(name, raw.data) for name, raw in saved_of(node)]

@@ -348,7 +348,7 @@ def test_originals_go_with_the_graph():
             if node is None or node in seen:
                 return
             seen.add(node)
-            for stored, _ in measure.read_by(node):
+            for stored, _ in measure.read_by(node, session.tuning.meter._streams):
                 if stored.probe.original is not None:
                     storages.append(weakref.ref(stored.probe.original.untyped_storage()))
             for following, _ in node.next_functions:

@@ -276,6 +276,50 @@ def test_a_backward_for_one_bias_alone_may_be_measured(kind):
 
 @pytest.mark.parametrize("kind", ROUGH)
 @pytest.mark.usefixtures("_with_originals")
+def test_a_backward_for_the_last_layers_alone_may_be_measured_behind_views(kind):
+    """A linear layer of rows has views around its product, and they return nothing where nobody asks."""
+    with slimgrad.attach(model := rows(), bound=BOUND, min_bytes=64) as session:
+        session.tuning.meter.begin(1, ROUGH[kind])
+        model(torch.randn(8, 9, 32)).square().mean().backward(inputs=list(model[4:].parameters()))
+        assert session.tuning.meter.end().layers.keys() == {"4", "6"}
+
+
+def rows() -> nn.Sequential:
+    layers = [layer for _ in range(3) for layer in (nn.Linear(32, 32), nn.GELU())]
+    return nn.Sequential(*layers, nn.Linear(32, 4))
+
+
+@pytest.mark.parametrize("kind", [*ROUGH, "sets"])
+def test_two_sessions_measure_in_one_graph_as_each_would_alone(kind):
+    """A generator and a discriminator, say, whose modules have the same paths."""
+    first, second = frozenset({("1", 1), ("3", 1)}), frozenset({("2", 1), ("4", 1)})
+    request = ROUGH.get(kind, Request(at_once=(first, second)))
+    torch.manual_seed(0)
+    models, x = (rows(), rows()[:6]), torch.randn(8, 9, 32)
+
+    def errors_when(*measuring):
+        sessions = [slimgrad.attach(model, bound=BOUND, min_bytes=64) for model in models]
+        for number in measuring:
+            sessions[number].tuning.meter.begin(1, request)
+        models[0](models[1](x)).square().mean().backward()
+        readings = {number: sessions[number].tuning.meter.end() for number in measuring}
+        for session in sessions:
+            session.detach()
+        return {
+            number: {(error.sites, error.reach): error for error in readings[number].errors} for number in measuring
+        }
+
+    together = errors_when(0, 1)
+    for number, found in together.items():
+        alone = errors_when(number)[number]
+        assert found.keys() == alone.keys()
+        assert sum(error.noise2 for error in alone.values()) > 0
+        for key, error in alone.items():
+            assert found[key].noise2 == pytest.approx(error.noise2, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ROUGH)
+@pytest.mark.usefixtures("_with_originals")
 def test_a_backward_that_fails_leaves_nothing_alive(kind):
     def n_stored():
         gc.collect()

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from slimgrad.products import WORTH_IT, Signs
-from slimgrad.streams import ALL_LAYERS, WAITING, Streams, call, can_be_called, energy, saved_of
+from slimgrad.streams import ALL_LAYERS, Streams, call, can_be_called, energy, saved_of
 
 STREAM = "error"
 
@@ -167,7 +167,7 @@ def test_a_graph_that_is_never_run_holds_its_errors_alone(scene):
     result = model(x)
     streams = Streams({})
     streams.add(result.grad_fn, 0, STREAM, error)
-    assert result.grad_fn.metadata[WAITING]
+    assert result.grad_fn.metadata[streams.waiting]
     assert streams.energies() == {}
 
 
@@ -177,9 +177,9 @@ def test_an_error_does_not_wait_at_views_but_behind_them():
     error, streams = torch.randn(6, 2, 2), Streams({id(x): "x"})
     (behind, _), *_ = last.grad_fn.next_functions[0][0].next_functions[0][0].next_functions
     streams.add(last.grad_fn, 0, STREAM, error)
-    assert not last.grad_fn.metadata.get(WAITING)
+    assert not last.grad_fn.metadata.get(streams.waiting)
     assert behind.name() == "MulBackward0"
-    (arrived,) = behind.metadata[WAITING].values()
+    (arrived,) = behind.metadata[streams.waiting].values()
     assert torch.equal(arrived, error.permute(1, 2, 0).transpose(0, 1).reshape(4, 6))
 
 

@@ -39,7 +39,7 @@ def without_errors(
             return
         x = product.x
         sketch = product.sketch(exact[0], x, streams.signs)
-        node.metadata.setdefault(SKETCHED, {})[stream] = sketch  # and not the product: it holds the node
+        node.metadata.setdefault(SKETCHED, {})[stream] = sketch  # not the product: it holds the node
         if errors[0] is not None:
             streams.beside_weight(product, x, stream, errors[0])
 

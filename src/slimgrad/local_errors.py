@@ -1,6 +1,6 @@
 """What an error of a saved tensor makes of a node's gradients: the node called by hand with the original in place.
 
-    read_by(node)                                        the noted storages that the node reads
+    read_by(node, streams)                               the storages that the node reads, of this measurement's
     LINEAR_RULES[kind, slot]                             where the error leaves, and how it follows from ...
     difference(node, slot, stored, saved)                ... restored - original, as the node sees it
     with exactly(stored, saved): ...                     meanwhile these saves give the original
@@ -21,19 +21,22 @@ from slimgrad.finer import Finer
 from slimgrad.products import conv_weight_gradient
 from slimgrad.readers import Grads
 from slimgrad.saved import Saved, Stored
-from slimgrad.streams import hold_for_more, saved_of
+from slimgrad.streams import Streams, hold_for_more, saved_of
 
 Slots = list[tuple[str, Saved]]  # of a node that read one storage: their names, and what was saved in them
 
 
-def read_by(node: Any) -> list[tuple[Stored, Slots]]:
-    """Return the noted storages whose values a node reads, each once, with the names of its slots: x @ x.T has two."""
+def read_by(node: Any, streams: Streams) -> list[tuple[Stored, Slots]]:
+    """Return the storages whose values a node reads, each once, with the names of its slots: x @ x.T has two.
+
+    Only those that were noted in the measurement of these streams: another session's may be in the graph.
+    """
     found: dict[int, tuple[Stored, Slots]] = {}
     for slot, raw in saved_of(node):
         packed = raw.data if raw.unpack_hook is not None else None
         if isinstance(packed, Saved) and not packed.wants_flags:
             origin = packed.stored.origin
-            if origin.probe is not None:
+            if origin.probe is not None and origin.probe.mark is streams.mark:
                 found.setdefault(id(origin), (origin, []))[1].append((slot, packed))
     return list(found.values())
 

@@ -17,13 +17,13 @@ restored tensor is compared with that. Either way the error is followed to the p
 of many sites are followed at once, a finer code takes the place of each original (finer.py).
 
 Note [One stream for all that travel]. Following an error costs up to another backward pass, so all errors of a step
-that go on to earlier layers go together, and the reading says what they do together. Errors that end in the layer's
-own parameters cost nothing more and are told apart, and so is what each does to the next layer on its way:
-a batch norm's error has a part along its own input, which the convolution before it turns into a weight gradient
-without any cancellation, and a depthwise one hands it on to the norm before.
+that go on to earlier layers go together, or in a few sets, and the reading says what those of each do together. Errors
+that end in the layer's own parameters cost nothing more and are told apart, and so is what each does to the next layer
+on its way: a batch norm's error has a part along its own input, which the convolution before it turns into a weight
+gradient without any cancellation, and a depthwise one hands it on to the norm before.
 
-Note [At once]. Where nothing has to be told apart, a node is called once for both, its own errors and those that have
-arrived (at_once.py).
+Note [At once]. Where nothing has to be told apart within a set, a node is called once for both, its own errors and
+those that have arrived (at_once.py).
 
 Note [What a measurement keeps alive]. The original belongs to the Stored, and so to the graph; hooks hold this meter,
 and no tensors but the parameter that they are on. Where no site is named, originals are kept up to QUOTA of the bytes
@@ -89,6 +89,7 @@ class Probe:
     """What is noted of one storage."""
 
     reading: SiteReading
+    mark: object  # of the measurement
     original: torch.Tensor | Finer | None = None  # a detached view of the storage, or nearly
     wants_readers: bool = False
     n_readers: int = 0  # nodes that have yet to see the original in place
@@ -179,7 +180,7 @@ class Meter:
         if stored.probe is None:
             self._bytes_seen += stored.nbytes
             self._bytes_kept += stored.nbytes if keeps else 0
-        stored.probe = Probe(reading, original, wants_readers)
+        stored.probe = Probe(reading, self._streams.mark, original, wants_readers)
         self._probes.setdefault(site, {})[id(stored)] = reading
 
     def watch(self, result: Any) -> None:
@@ -192,7 +193,7 @@ class Meter:
                 if name is not None and name not in self._hooked:
                     self._hooked[name] = node.variable.register_hook(partial(self._arrive, name, node.variable))
                 continue
-            probes = [stored.probe for stored, _ in read_by(node)]
+            probes = [stored.probe for stored, _ in read_by(node, self._streams)]
             for probe in probes:
                 probe.n_readers += 1
             if any(probe.original is not None for probe in probes):
@@ -238,7 +239,7 @@ class Meter:
         if not self.is_on or torch.is_grad_enabled() or not can_be_called(node) or all(g is None for g in grads):
             return
         together: dict[str, list[tuple[Stored, Slots]]] = {}
-        for stored, slots in read_by(node):
+        for stored, slots in read_by(node, self._streams):
             if stored.probe.original is None or stored.kept is not None:  # kept since: it is exact now
                 continue
             site = stored.probe.reading.site
@@ -277,7 +278,7 @@ class Meter:
         at_once.compare(node, inputs, outputs, self._streams)
         if self._request.gradients == frozenset():
             return
-        for stored, slots in read_by(node):
+        for stored, slots in read_by(node, self._streams):
             if stored.probe.wants_readers:
                 found = read(node, slots[0][1].size, inputs, outputs, self._names)
                 if found is not None:

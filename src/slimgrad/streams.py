@@ -19,7 +19,9 @@ its saved tensors are unpacked once more. Nodes whose hooks or code belong to so
 checkpoint, foreign saved-tensor hooks) are not called: there the error stops, and `stopped` names the node.
 
 Note [Who holds an error]. Errors wait in the metadata of the node where they arrive, so they die with the graph, and a
-graph that is never run backward leaves nothing behind. A hook asks torch which node is running; it holds none itself.
+graph that is never run backward leaves nothing behind; at views they do not wait, since those cost next to nothing. Two
+sessions may have errors in one graph, each under a key of its own. A hook asks torch which node is running; it holds
+none itself.
 """
 
 from __future__ import annotations
@@ -56,6 +58,8 @@ class Streams:
         self._sketched: dict[tuple[str, str], torch.Tensor] = {}  # the same, of errors that are known by sketches
         self._norms: dict[tuple[str, str], list[torch.Tensor]] = {}
         self.stopped: set[str] = set()  # nodes that could not be called
+        self.mark = object()  # of what belongs to this measurement, and keeps nothing of it alive
+        self.waiting, self._leaving = (f"{key} {id(self)}" for key in (WAITING, LEAVING))
 
     def add(self, node: Any, slot: int, stream: str, error: torch.Tensor | None, layers: float = ALL_LAYERS) -> None:
         """Let an error arrive at a node that has not run yet."""
@@ -68,15 +72,16 @@ class Streams:
                 self._arrived[stream, name] = _sum(self._arrived.get((stream, name)), error)
             return
         error = _as_expected(error, node._input_metadata[slot])
-        while type(node).__name__ in VIEWS:  # nothing is to be had from waiting there
+        while type(node).__name__ in VIEWS:
             following, next_slot = node.next_functions[0]
             if following is None or type(following).__name__ == ACCUMULATE:  # whose gradient decides: see _wait
                 break
-            error, node = _as_expected(node(error), following._input_metadata[next_slot]), following
-            slot = next_slot
-        waiting = node.metadata.get(WAITING)
+            if (passed := node(error)) is None:  # a backward for some tensors alone goes no farther
+                return
+            error, node, slot = _as_expected(passed, following._input_metadata[next_slot]), following, next_slot
+        waiting = node.metadata.get(self.waiting)
         if waiting is None:
-            waiting = node.metadata[WAITING] = {}
+            waiting = node.metadata[self.waiting] = {}
             node.register_prehook(self._carry)
         waiting[stream, layers, slot] = _sum(waiting.get((stream, layers, slot)), error)
 
@@ -92,7 +97,7 @@ class Streams:
 
     def take(self, node: Any, stream: str, n_slots: int) -> list[torch.Tensor | None]:
         """Return the errors of a stream that have arrived at a node, by slot: someone else takes them across."""
-        waiting = node.metadata.get(WAITING, {})
+        waiting = node.metadata.get(self.waiting, {})
         return [waiting.pop((stream, ALL_LAYERS, slot), None) for slot in range(n_slots)]
 
     def cross(
@@ -143,16 +148,16 @@ class Streams:
 
         A backward for some tensors alone computes no gradients of others, and their errors must not arrive either.
         """
-        leaving = node.metadata.get(LEAVING)
+        leaving = node.metadata.get(self._leaving)
         if leaving is None:
-            leaving = node.metadata[LEAVING] = []
+            leaving = node.metadata[self._leaving] = []
             node.register_hook(self._release)
         leaving.append((edge, stream, error, sketched))
 
     def _release(self, inputs: tuple[torch.Tensor | None, ...], _: Any) -> None:
         """Run after a node: let errors arrive whose parameters get a gradient."""
         node = current_node()
-        for edge, stream, error, sketched in node.metadata.pop(LEAVING, ()):
+        for edge, stream, error, sketched in node.metadata.pop(self._leaving, ()):
             if inputs[edge] is None:
                 continue
             if sketched is None:
@@ -182,7 +187,7 @@ class Streams:
     def _carry(self, grads: tuple[torch.Tensor | None, ...]) -> None:
         """Run before a node: take its errors across."""
         node = current_node()
-        waiting = None if node is None else node.metadata.pop(WAITING, None)
+        waiting = None if node is None else node.metadata.pop(self.waiting, None)
         if not waiting or torch.is_grad_enabled():  # a second-order graph must not contain us
             return
         if not can_be_called(node):

@@ -18,7 +18,7 @@ from slimgrad.bounds.foresight import (
     WHOLE,
     YOUNG,
 )
-from slimgrad.bounds.sensitivity import ALL, START, loads
+from slimgrad.bounds.sensitivity import START, loads
 
 RECENT = 250
 NORM = ("norm", 1)
@@ -38,8 +38,9 @@ def known_after(*errors, step=YOUNG):
     sites = {
         site_key(NORM): sensitivity.seen(None, SiteReading(NORM, "conv input", 0, 1000, 300, START, 0.1, 1.0, 1.0), 1.0)
     }
+    reading = reading_of(*errors, step=step)
     for error in errors:
-        sensitivity.measure(sites, error, reading_of(*errors, step=step), {ALL: 0.0})
+        sensitivity.measure(sites, error, reading, sensitivity.energies_of(reading, {}))
     return {**foresight.start(), "loads": loads(sites)}, sites
 
 

@@ -7,7 +7,6 @@ import pytest
 from slimgrad.bounds import sensitivity
 from slimgrad.bounds.base import NEGLIGIBLE, ErrorReading, Reading, SiteReading, site_key
 from slimgrad.bounds.sensitivity import (
-    ALL,
     DRIFT,
     FORGOTTEN,
     LEARN,
@@ -35,7 +34,7 @@ def reading_of(*errors, layers=None, step=1):
 def learn(sites, *errors, layers=None, step=1):
     reading = reading_of(*errors, layers=layers, step=step)
     for error in errors:
-        sensitivity.measure(sites, error, reading, {ALL: 0.0})
+        sensitivity.measure(sites, error, reading, sensitivity.energies_of(reading, {}))
 
 
 def test_own_and_near_and_far_add_up_without_counting_anything_twice():
@@ -161,7 +160,8 @@ def test_what_was_found_in_a_far_younger_network_is_forgotten_but_for_what_is_ne
 def test_an_error_is_related_to_the_gradient_without_it_and_to_no_less_than_is_looked_at():
     error = ErrorReading((NORM,), 0.001, {"norm": 0.001})
     noisy, tiny = known(NORM), known(NORM)
-    sensitivity.measure(noisy, error, reading_of(error), {"norm": 2.0})
+    reading = reading_of(error)
+    sensitivity.measure(noisy, error, reading, sensitivity.energies_of(reading, {"norm": 2.0}))
     learn(tiny, error, layers={"norm": 0.0})
     assert share_of(noisy) == pytest.approx(0.001 / (0.1 / 3.0))
     assert share_of(tiny) == pytest.approx(0.001 / NEGLIGIBLE)

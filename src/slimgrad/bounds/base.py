@@ -140,7 +140,7 @@ class ErrorReading:
     Of each measured site there is one reading for the parameters of the functions that read it ("own"); if its error
     goes on to earlier layers, another for the next of them ("near"); and in steps in which errors are followed all
     the way one of all those sites together for whatever they reach ("far", which contains what is near). Measured at
-    once, there is one reading of all those sites for everything, own and far ("all").
+    once, there is one reading of each set of sites for everything, own and far ("all").
     """
 
     sites: tuple[Site, ...]

@@ -141,8 +141,9 @@ class Noise:
             sites[key] = {**sensitivity.seen(sites.get(key), one, reading.energy), "last": step}
         sites = {key: entry for key, entry in sites.items() if not self._is_gone(entry, step)}
         state = foresight.learn(state, sites, reading, RECENT * self.every)
+        energies = sensitivity.energies_of(reading, state["loads"])
         for error in reading.errors:
-            sensitivity.measure(sites, error, reading, state["loads"])
+            sensitivity.measure(sites, error, reading, energies)
         turns.give(sites, known, reading, self.every, TRIFLE * self.e2)
         if is_due(step, self.every):
             _forget(sites)

@@ -68,17 +68,16 @@ def seen(entry: State | None, one: SiteReading, energy: float) -> State:
     return {**entry, **now, "seen": one.rel or START}
 
 
-def measure(sites: Sites, error: ErrorReading, reading: Reading, expected: Mapping[str, float]) -> None:
+def measure(sites: Sites, error: ErrorReading, reading: Reading, energies: Mapping[str, float]) -> None:
     """Learn from one measurement, in place; what several sites do together is shared out as it was expected of them.
 
-    `expected` is the noise of all and of each layer, as `loads` returns it: gradients were seen with their errors.
+    `energies` are those of `energies_of`: gradients were seen with their errors.
     """
     keys = [key for key in map(site_key, error.sites) if key in sites and sites[key]["seen"]]
     pairs: list[tuple[str, Reach]] = [(key, part) for key in keys for part in reaches_of(sites[key], error.reach)]
     before = sum(sites[key][reach]["noise"] * sites[key]["seen"] ** 2 for key, reach in pairs)
     nears = _nears(reading) if error.reach == "far" else {}
     fars = {key: sites[key]["far"]["noise"] for key in keys if key not in nears}
-    energies = energies_of(reading, expected)
     for (key, reach), own in zip(pairs, _shared_out(error, sites, pairs, nears), strict=True):
         _measure_one(sites[key], replace(own, reach=reach), reading, energies)
     if error.reach in ("far", "all"):
@@ -221,7 +220,7 @@ def moved(expected: Mapping[str, float], before: Sites, after: Sites) -> dict[st
 
 
 def energies_of(reading: Reading, expected: Mapping[str, float]) -> dict[str, float]:
-    """Return the energies of the gradient and of each layer's, without the errors that are expected in them."""
+    """Return the energies of the gradient and of each layer's, without the errors that `loads` expects in them."""
     floor = NEGLIGIBLE * reading.energy
     energies = {layer: max(floor, energy / _grown(expected, layer)) for layer, energy in reading.layers.items()}
     return {**energies, ALL: reading.energy / _grown(expected, ALL)}
