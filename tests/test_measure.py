@@ -337,6 +337,20 @@ def test_a_weight_used_twice_gets_the_sum_of_its_errors():
     assert found == pytest.approx(difference(exact, compressed), rel=0.3)
 
 
+def test_hooks_of_parameters_go_and_those_of_others_stay():
+    model, seen = network(), []
+    model[0].weight.register_hook(lambda grad: seen.append("others'"))
+    with slimgrad.attach(model, bound=BOUND, min_bytes=64) as session:
+        for step in range(1, 4):
+            session.tuning.meter.begin(step, ALL if step < 3 else Request())
+            grads_of(model, torch.randn(8, 3, 8, 8))
+            assert (session.tuning.meter.end() is not None) == (step < 3)
+    first, *others = model.parameters()
+    assert len(first._backward_hooks) == 1
+    assert all(parameter._backward_hooks is None for parameter in others)
+    assert seen == ["others'"] * 3
+
+
 def test_originals_go_with_the_graph():
     model, x = network(), torch.randn(8, 3, 8, 8)
     with slimgrad.attach(model, bound=BOUND, min_bytes=64) as session:
