@@ -11,12 +11,13 @@ from slimgrad import Exact, Relative
 from slimgrad.bounds import foresight, turns
 from slimgrad.bounds.base import ErrorReading, Reading, Request, SiteReading, site_key
 from slimgrad.bounds.foresight import MOST_OF_ALL, START_RATIO, YOUNG
-from slimgrad.bounds.noise import AIM, LAYER_AIM, LOOSEN, LOOSEN_TRIFLE, Noise
+from slimgrad.bounds.noise import AIMS, LOOSEN, LOOSEN_TRIFLE, Noise
 from slimgrad.bounds.rates import FINEST_STEP
 from slimgrad.bounds.sensitivity import START, loads
 from slimgrad.errors import ConfigError
 
 FIRST, SECOND = ("conv1", 1), ("conv2", 1)
+(AIM, LAYER_AIM), _ = AIMS  # of a new network
 
 
 def site_reading(site, rel=START, numel=10_000):

@@ -9,13 +9,10 @@ import pytest
 from slimgrad.bounds.base import ATTENTION, SUDDEN, ErrorReading, Reading, SiteReading
 from slimgrad.bounds.foresight import START_RATIO
 from slimgrad.bounds.noise import (
-    AIM,
-    AIM_NEW,
+    AIMS,
+    AIMS_ATTENDING,
     AT_MOST,
     BY_ENERGY,
-    LAYER_AIM,
-    LAYER_AIM_ATTENDING,
-    LAYER_AIM_NEW,
     LOOSEN_WITH_ATTENTION,
     NEW,
     YOUNG_WITH_ATTENTION,
@@ -68,7 +65,7 @@ def test_errors_of_attention_take_a_part_of_the_budget_and_the_others_all_that_i
     noises = {site: {"first": 0.1, "second": 0.1} for site in ROLES}
     state = bound.update(bound.start(), reading(1, noises, {"first": 0.5, "second": 0.5}))
     query_key, other, result = (spent(bound, site, 0.2, state) for site in (QUERY_KEY, OTHER, RESULT))
-    aim = AIM_NEW * E2 / CORRECTION
+    aim = AIMS_ATTENDING[0][0] * E2 / CORRECTION
     assert 0.9 * OF_ATTENTION < (query_key + result) / aim <= OF_ATTENTION * (1 + 1e-6)
     assert 0.9 < (query_key + result + other) / aim <= 1 + 1e-6
 
@@ -81,20 +78,20 @@ def test_what_stands_behind_an_exponential_takes_a_part_of_what_any_layer_may_su
     bound = Noise(E2)
     noises, roles = {RESULT: {"small": 0.01}, OTHER: {"large": 0.001}}, {**ROLES, RESULT: role}
     state = bound.update(bound.start(), reading(1, noises, {"small": 0.01, "large": 0.99}, roles))
-    of_small, aim = spent(bound, RESULT, 0.01, state) / 0.01, LAYER_AIM_NEW if role in SUDDEN else LAYER_AIM
+    ((_, aim), _), of_small = AIMS_ATTENDING if role in SUDDEN else AIMS, spent(bound, RESULT, 0.01, state) / 0.01
     assert 0.9 * part < of_small / (aim * bound.cap * E2 / CORRECTION) <= part * 1.001
 
 
 @pytest.mark.parametrize("role", ["attention query, key", "gelu input"])
-def test_less_is_aimed_at_in_a_new_network_with_attention_and_more_in_an_old_one(role):
+def test_layers_may_suffer_less_in_a_new_network_than_in_an_old_one(role):
     bound, roles = Noise(E2), {RESULT: "layer norm input", OTHER: role}
     noises = {RESULT: {"small": 0.01}, OTHER: {"large": 1e-6}}
     aims = []
     for step in (NEW * bound.every - 1, NEW * bound.every):
         state = bound.update(bound.start(), reading(step, noises, {"small": 0.01, "large": 0.99}, roles))
         aims.append(spent(bound, RESULT, 0.01, state) / 0.01 / (bound.cap * E2 / CORRECTION))
-    expected = [LAYER_AIM_NEW, LAYER_AIM_ATTENDING] if role in ATTENTION else [LAYER_AIM, LAYER_AIM]
-    assert aims == [pytest.approx(aim, rel=0.01) for aim in expected]
+    expected = [of_layer for _, of_layer in (AIMS_ATTENDING if role in ATTENTION else AIMS)]
+    assert aims == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize("weights", [{}, {"first": 0.1, "second": 0.9}])
@@ -102,6 +99,6 @@ def test_where_parameters_weigh_alike_less_is_spent_by_energy(weights):
     bound, site = Noise(E2, cap=1e6), {OTHER: {"first": 0.2}}
     read = reading(1, site, {"first": 0.9, "second": 0.1})
     state = bound.update(bound.start(), replace(read, weights=weights))
-    by_energy = spent(bound, OTHER, 0.2, state) / (AIM * E2 / CORRECTION)
+    by_energy = spent(bound, OTHER, 0.2, state) / (AIMS[0][0] * E2 / CORRECTION)
     most = BY_ENERGY if weights else 1.0
     assert 0.9 * most < by_energy <= most * (1 + 1e-6)

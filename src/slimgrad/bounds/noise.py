@@ -62,11 +62,11 @@ from slimgrad.errors import ConfigError
 START_MEANT_FOR = 0.05  # e2: what Relative(START) for all costs narrow networks, 0.045 to 0.053 (docs/bounds.md) ...
 WITH_ATTENTION = 0.2  # ... and at most where there is attention: by parameters, at step 20 of a GPT
 YOUNG_WITH_ATTENTION = 50  # steps: until then no bound is loosened there, elsewhere until foresight.YOUNG
-AIM = 0.72  # of e2: between the half that must be used and the whole that must not be passed, for drift and chance
-LAYER_AIM = 0.28  # of a layer's limit, for the same and because a figure of a layer rests on few measurements
-# Both where there is attention: batches differ more there, and errors grow in leaps while the network is new
-AIM_NEW, LAYER_AIM_NEW, AIM_ATTENDING, LAYER_AIM_ATTENDING = 0.42, 0.20, 0.70, 0.36
-NEW = 4  # x every
+NEW = 4  # x every: from here on, a network ages little from one round to the next
+# What is aimed at in a new network and later, of e2 and of a layer's limit: between the half that must be used and the
+# whole that must not be passed, for drift and chance. A figure of a layer rests on few measurements; where there is
+# attention, batches differ more, and errors grow in leaps at first
+AIMS, AIMS_ATTENDING = ((0.72, 0.28), (0.72, 0.34)), ((0.42, 0.20), (0.70, 0.36))
 AT_MOST = {ATTENTION: 0.25, LOG_SOFTMAX: 0.02}  # of both: what may grow tenfold, and fiftyfold, within a hundred steps
 BY_ENERGY = 0.65  # of what is aimed at, where the budget is one of parameters: energies differ more from batch to batch
 LOOSEN, LOOSEN_WITH_ATTENTION = 2.0, 4.0  # at most, from one measurement to the next; there rounds are farther apart
@@ -237,10 +237,8 @@ class Noise:
     def _aims(self, layers: Iterable[str], state: State, step: int) -> np.ndarray:
         """Return what is aimed at in each layer, before correction: a share of its gradient."""
         corrections = {**foresight.corrections(state, layers), ALL: foresight.correction(state)}
-        of_all, of_layer = AIM, LAYER_AIM
-        if turns.has_attention(state["sites"]):
-            is_new = step < NEW * self.every
-            of_all, of_layer = (AIM_NEW, LAYER_AIM_NEW) if is_new else (AIM_ATTENDING, LAYER_AIM_ATTENDING)
+        new_and_later = AIMS_ATTENDING if turns.has_attention(state["sites"]) else AIMS
+        of_all, of_layer = new_and_later[step >= NEW * self.every]
         aims = [(of_all if layer == ALL else of_layer * self.cap) / corrections[layer] for layer in layers]
         return self.e2 * np.array(aims)
 
