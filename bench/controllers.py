@@ -94,6 +94,7 @@ def overhead(bound: Any, rounds: int, model: str, steps: int, batch: int, width:
         "after the first tenth": ratio_of(*(run[steps // 10 :] for run in first + last)),
         "smallest run": min(ratios),
         "largest run": max(ratios),
+        "runs": len(ratios),
     }
 
 
@@ -114,12 +115,12 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     found = {}
+    how = (arguments.model, arguments.steps, arguments.batch, arguments.width)
     for name in arguments.only or BOUNDS:
-        how = (arguments.model, arguments.steps, arguments.batch, arguments.width)
         found[name] = overhead(BOUNDS[name], arguments.rounds, *how)
-        print(name, ", ".join(f"{key} {value:.3f}" for key, value in found[name].items()), flush=True)
+        print(name, ", ".join(f"{key} {value:.4g}" for key, value in found[name].items()), flush=True)
     if arguments.json:
-        names = ("model", "steps", "batch", "width", "rounds")
+        names = ("model", "steps", "batch", "width")
         record = {"machine": machine.describe(), **{name: getattr(arguments, name) for name in names}, "bounds": found}
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
 
