@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
-
 import pytest
 import torch
 from scenes import Calls, same
@@ -335,45 +332,6 @@ def test_a_weight_used_twice_gets_the_sum_of_its_errors():
     exact, compressed, _, reading = measured(make, x)
     found = sum(error.noise2 for error in reading.errors if error.reach != "near")
     assert found == pytest.approx(difference(exact, compressed), rel=0.3)
-
-
-def test_hooks_of_parameters_go_and_those_of_others_stay():
-    model, seen = network(), []
-    model[0].weight.register_hook(lambda grad: seen.append("others'"))
-    with slimgrad.attach(model, bound=BOUND, min_bytes=64) as session:
-        for step in range(1, 4):
-            session.tuning.meter.begin(step, ALL if step < 3 else Request())
-            grads_of(model, torch.randn(8, 3, 8, 8))
-            assert (session.tuning.meter.end() is not None) == (step < 3)
-    first, *others = model.parameters()
-    assert len(first._backward_hooks) == 1
-    assert all(parameter._backward_hooks is None for parameter in others)
-    assert seen == ["others'"] * 3
-
-
-def test_originals_go_with_the_graph():
-    model, x = network(), torch.randn(8, 3, 8, 8)
-    with slimgrad.attach(model, bound=BOUND, min_bytes=64) as session:
-        session.tuning.meter.begin(1, ALL)
-        result = model(x)
-        storages = []
-
-        def collect(node, seen):
-            if node is None or node in seen:
-                return
-            seen.add(node)
-            for stored, _ in measure.read_by(node, session.tuning.meter._streams):
-                if stored.probe.original is not None:
-                    storages.append(weakref.ref(stored.probe.original.untyped_storage()))
-            for following, _ in node.next_functions:
-                collect(following, seen)
-
-        collect(result.grad_fn, set())
-        assert storages
-        del result
-        gc.collect()
-        assert not any(probe() for probe in storages)
-        assert session.tuning.meter.end() is None  # no gradient has arrived
 
 
 def test_a_gradient_that_overflows_gives_no_reading():

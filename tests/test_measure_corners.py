@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from dataclasses import dataclass
 
 import pytest
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 import slimgrad
 from slimgrad import measure
 from slimgrad.bounds.base import Request
+from slimgrad.local_errors import read_by
 from slimgrad.saved import Stored
 
 ALL = Request(gradients=None, errors=None, travels=None)
@@ -355,3 +357,43 @@ def test_a_table_with_sparse_gradients_may_be_a_weight_as_well(kind):
         model(torch.randint(100, (40,))).square().mean().backward()
         reading = session.tuning.meter.end()
     assert sum(error.layers.get("table", 0.0) for error in reading.errors) > 0
+
+
+def test_hooks_of_parameters_go_and_those_of_others_stay():
+    model, seen = wide(), []
+    model[0].weight.register_hook(lambda grad: seen.append("others'"))
+    with slimgrad.attach(model, bound=BOUND, min_bytes=64) as session:
+        for step in range(1, 4):
+            session.tuning.meter.begin(step, ALL if step < 3 else Request())
+            model(torch.randn(8, 3, 8, 8)).square().mean().backward()
+            assert (session.tuning.meter.end() is not None) == (step < 3)
+    first, *others = model.parameters()
+    assert len(first._backward_hooks) == 1
+    assert all(parameter._backward_hooks is None for parameter in others)
+    assert seen == ["others'"] * 3
+
+
+@pytest.mark.usefixtures("_with_originals")
+def test_originals_go_with_the_graph():
+    model, x = wide(), torch.randn(8, 3, 8, 8)
+    with slimgrad.attach(model, bound=BOUND, min_bytes=64) as session:
+        session.tuning.meter.begin(1, ALL)
+        result = model(x)
+        storages = []
+
+        def collect(node, seen):
+            if node is None or node in seen:
+                return
+            seen.add(node)
+            for stored, _ in read_by(node, session.tuning.meter._streams):
+                if stored.probe.original is not None:
+                    storages.append(weakref.ref(stored.probe.original.untyped_storage()))
+            for following, _ in node.next_functions:
+                collect(following, seen)
+
+        collect(result.grad_fn, set())
+        assert storages
+        del result
+        gc.collect()
+        assert not any(probe() for probe in storages)
+        assert session.tuning.meter.end() is None  # no gradient has arrived
