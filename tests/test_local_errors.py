@@ -9,6 +9,7 @@ from torch import nn
 import slimgrad
 from slimgrad.bounds.base import Request
 from slimgrad.local_errors import LINEAR_RULES, difference, exactly, minus, read_by
+from slimgrad.streams import Streams
 
 BOUND = slimgrad.Relative(0.5)
 ORIGINAL = Request(errors=None)
@@ -26,7 +27,8 @@ def noted():
         sessions.append(session)
         session.tuning.meter.begin(1, ORIGINAL)
         node = layer(x * torch.ones((), requires_grad=True)).grad_fn
-        ((stored, slots),) = read_by(node)
+        ((stored, slots),) = read_by(node, session.tuning.meter._streams)
+        assert read_by(node, Streams({})) == []  # of another measurement
         return node, stored, slots, x
 
     yield make
@@ -46,7 +48,7 @@ def test_a_node_names_each_storage_once_with_all_of_its_slots(noted):
 
 def test_what_is_not_noted_is_not_named():
     x = torch.randn(40, 40, requires_grad=True)
-    assert read_by((x @ x).grad_fn) == []
+    assert read_by((x @ x).grad_fn, Streams({})) == []
 
 
 @pytest.mark.parametrize("order", [None, torch.channels_last], ids=["contiguous", "channels last"])
