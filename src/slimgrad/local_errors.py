@@ -1,6 +1,6 @@
 """What an error of a saved tensor makes of a node's gradients: the node called by hand with the original in place.
 
-    read_by(node, streams)                               the storages that the node reads, of this measurement's
+    read_by(node, streams)                               the storages noted in this measurement that the node reads
     LINEAR_RULES[kind, slot]                             where the error leaves, and how it follows from ...
     difference(node, slot, stored, saved)                ... restored - original, as the node sees it
     with exactly(stored, saved): ...                     meanwhile these saves give the original
@@ -27,9 +27,9 @@ Slots = list[tuple[str, Saved]]  # of a node that read one storage: their names,
 
 
 def read_by(node: Any, streams: Streams) -> list[tuple[Stored, Slots]]:
-    """Return the storages whose values a node reads, each once, with the names of its slots: x @ x.T has two.
+    """Return the noted storages whose values a node reads, each once, with the names of its slots: x @ x.T has two.
 
-    Only those that were noted in the measurement of these streams: another session's may be in the graph.
+    Noted in the measurement of these streams, that is: those of another session may be in the graph.
     """
     found: dict[int, tuple[Stored, Slots]] = {}
     for slot, raw in saved_of(node):

@@ -80,7 +80,7 @@ from slimgrad.tiers import eps_of
 QUOTA = 1 / 16  # of the original bytes; one tensor may always be kept
 TRAVEL, NEAR, AT_ONCE = "travel", "near ", "at once "  # streams: all that are passed on, single sites, sets of them
 N_NEAR, N_NEAR_SUDDEN = 1, 2  # layers; behind queries and keys a projection and the norm before it, which is small
-SAMPLE_VALUES = 1 << 9
+SAMPLE_VALUES = 1 << 9  # enough to tell sparse data from dense
 SEEN, EXACT = "slimgrad.seen", "slimgrad.exact"  # in the metadata of a node
 
 
